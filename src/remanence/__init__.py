@@ -1,0 +1,1 @@
+"""Learn from streams that change, and keep what was learned."""
