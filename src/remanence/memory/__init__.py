@@ -1,1 +1,4 @@
+"""What a learner remembers: stored samples (episodic) and averaged weights (semantic)."""
 
+from remanence.memory.reservoir import Reservoir as Reservoir
+from remanence.memory.semantic import SemanticMemory as SemanticMemory

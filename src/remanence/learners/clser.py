@@ -1,0 +1,85 @@
+"""CLS-ER: two semantic memories and an episodic one (Arani, Sarfraz and Zonooz, ICLR 2022)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remanence.learners.consistency import ConsistentReplay
+from remanence.learners.predictor import Predictor
+from remanence.memory import SemanticMemory
+
+
+class CLSER(ConsistentReplay):
+    """The paper's method. Defaults are its S-CIFAR-10 setting for a buffer of 500.
+
+    In the paper's symbols: `network` is θ_W; `consistency_weight` λ; the stable memory θ_S has
+    `stable_decay` α_S and `stable_rate` r_S, the plastic memory θ_P `plastic_decay` α_P and
+    `plastic_rate` r_P; `buffer_size` is the budget of the episodic memory M.
+
+    >>> learner = CLSER(nn.Linear(4, 3), buffer_size=20)
+    >>> for _ in range(3):
+    ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+    >>> list(learner.predictors())
+    ['stable', 'plastic', 'working']
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        buffer_size: int,
+        memory_batch: int = 32,
+        consistency_weight: float = 0.15,
+        stable_decay: float = 0.999,
+        stable_rate: float = 0.1,
+        plastic_decay: float = 0.999,
+        plastic_rate: float = 0.9,
+        seed: int = 0,
+        **common: Any,
+    ) -> None:
+        super().__init__(
+            network,
+            buffer_size=buffer_size,
+            memory_batch=memory_batch,
+            consistency_weight=consistency_weight,
+            seed=seed,
+            **common,
+        )
+        self.plastic = SemanticMemory(
+            network, decay=plastic_decay, rate=plastic_rate, name="plastic", seed=seed
+        )
+        self.stable = SemanticMemory(
+            network, decay=stable_decay, rate=stable_rate, name="stable", seed=seed
+        )
+
+    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
+        """Lines 4 and 5 of Algorithm 1: for each sample, the memory that knows its class better.
+
+        Compared as log-probabilities, which do not saturate at 1 as float32 probabilities do;
+        a tie goes to the stable memory.
+        """
+        plastic, stable = self.plastic(x), self.stable(x)
+        plastic_knows = _log_probability(plastic, y) > _log_probability(stable, y)
+        self.tally(plastic_provided=plastic_knows.sum(), replayed=torch.ones_like(y).sum())
+        return torch.where(plastic_knows[:, None], plastic, stable)
+
+    def consolidate(self) -> None:
+        """Lines 8 to 10: both memories move towards the working network, each by its own coin."""
+        self.plastic.update(self.steps)
+        self.stable.update(self.steps)
+
+    def predictors(self) -> dict[str, Predictor]:
+        """The stable memory answers; plastic and working networks can be asked too."""
+        return {
+            "stable": Predictor(self.stable.network, self.normalise),
+            "plastic": Predictor(self.plastic.network, self.normalise),
+            **super().predictors(),
+        }
+
+
+def _log_probability(logits: Tensor, labels: Tensor) -> Tensor:
+    return -F.cross_entropy(logits, labels, reduction="none")

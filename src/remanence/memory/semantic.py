@@ -1,0 +1,60 @@
+"""Semantic memory: a network whose weights are a running average of the working network's."""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+from torch import Tensor, nn
+
+from remanence.randomness import generator
+from remanence.state import State, give, take
+
+
+class SemanticMemory:
+    """An exponential moving average of a network's weights, updated at a random share of steps.
+
+    At a step that updates it, θ ← d·θ + (1 − d)·θ_W with d = min(1 − 1/(step + 1), decay): the
+    average warms up over the first steps. Parameters are averaged; buffers are not. BatchNorm's
+    running statistics are those of this network's own forward passes, which is why it stays in
+    training mode while it serves replay.
+    """
+
+    def __init__(self, network: nn.Module, *, decay: float, rate: float, name: str, seed: int = 0):
+        if not 0 <= decay < 1:
+            raise ValueError(f"{name} decay is {decay}; expected a number from 0 to below 1")
+        if not 0 < rate <= 1:
+            raise ValueError(f"{name} rate is {rate}; expected a number above 0, at most 1")
+        self.network = copy.deepcopy(network).requires_grad_(False).train()
+        self.decay = decay
+        self.rate = rate
+        self._working: list[Tensor] = list(network.parameters())
+        self._averaged: list[Tensor] = list(self.network.parameters())
+        self._device = self._averaged[0].device
+        self.coin = generator(seed, f"{name} update", self._device)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """Logits for a replay batch, with that batch's own BatchNorm statistics."""
+        with torch.no_grad():
+            return self.network(x)  # type: ignore[no-any-return]
+
+    @torch.no_grad()
+    def update(self, step: Tensor) -> None:
+        """Toss the coin and, if it says so, move towards the working network.
+
+        `step` counts every training step of the stream from 1, updated or not. A step that does
+        not update moves by a weight of zero: the decision never leaves the device.
+        """
+        toss = torch.rand((), device=self._device, generator=self.coin)
+        weight = (1 / (step.double() + 1)).clamp_(min=1 - self.decay) * (toss < self.rate)
+        weight = weight.to(self._averaged[0].dtype)
+        torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))  # type: ignore[misc]
+
+    def state_dict(self) -> State:
+        """Weights, buffers and the coin."""
+        return {"network": take(self.network), "coin": take(self.coin)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Become what the state says, in place."""
+        give(self.network, state["network"])
+        give(self.coin, state["coin"])
