@@ -1,1 +1,19 @@
+"""Datasets: found, checked, decoded once to uint8 tensors; downloaded on request."""
 
+from remanence.data.dataset import Dataset
+from remanence.data.download import fetch
+from remanence.data.official import DATASETS
+from remanence.data.reading import Finding, load, locate, verify
+from remanence.data.spec import DataError, Spec
+
+__all__ = [
+    "DATASETS",
+    "DataError",
+    "Dataset",
+    "Finding",
+    "Spec",
+    "fetch",
+    "load",
+    "locate",
+    "verify",
+]

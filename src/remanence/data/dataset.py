@@ -31,9 +31,13 @@ class Dataset:
         For choosing hyperparameters: the real test samples are not in it.
         """
         if not 0 < fraction < 1:
-            raise ValueError(f"validation fraction is {fraction}; expected a number between 0 and 1")
+            raise ValueError(
+                f"validation fraction is {fraction}; expected a number between 0 and 1"
+            )
         n = len(self.train.labels)
-        rows = torch.randperm(n, generator=generator(seed, "validation")).to(self.train.labels.device)
+        rows = torch.randperm(n, generator=generator(seed, "validation")).to(
+            self.train.labels.device
+        )
         held = max(1, round(n * fraction))
         return replace(
             self,

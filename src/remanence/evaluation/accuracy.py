@@ -22,7 +22,7 @@ class Accuracies:
     class_il: list[float]
     """Prediction is an argmax over all outputs."""
     task_il: list[float] | None
-    """The same scores with the other tasks' classes masked; None unless tests name their classes."""
+    """With the other tasks' classes masked; None unless every test names its classes."""
     per_class: list[float | None]
     """By class; None for classes that no test holds."""
 
@@ -36,38 +36,38 @@ def accuracies(predict: Callable[[Tensor], Tensor], tests: Sequence[Test]) -> Ac
     """
     class_il: dict[int, float] = {}
     task_il: dict[int, float] = {}
-    right_of: Tensor | None = None
-    count_of: Tensor | None = None
+    answers: list[tuple[Tensor, Tensor]] = []
+    outputs = 0
     for group in _by_source(tests):
         samples = tests[group[0]].samples()
         rows = _rows_of([tests[i] for i in group], samples)
-        scores = _scores(predict, samples.images, rows)
-        right = scores.argmax(dim=1) == samples.labels[rows]
+        scores, labels = _scores(predict, samples.images, rows), samples.labels[rows]
+        right = scores.argmax(dim=1) == labels
         place = torch.empty(len(samples.labels), dtype=torch.int64, device=rows.device)
         place[rows] = torch.arange(len(rows), device=rows.device)
         for i in group:
-            own = place if tests[i].rows is None else place[tests[i].rows]
+            test = tests[i]
+            own = place if test.rows is None else place[test.rows]
             class_il[i] = _percent(right[own])
-            classes = tests[i].classes
-            if classes is not None:
-                column = torch.tensor(classes, device=rows.device)
-                answer = column[scores[own][:, column].argmax(dim=1)]
-                task_il[i] = _percent(answer == samples.labels[rows[own]])
-        labels = samples.labels[rows]
-        if right_of is None or count_of is None:
-            right_of = torch.zeros(scores.shape[1], dtype=torch.int64, device=rows.device)
-            count_of = torch.zeros_like(right_of)
-        right_of += torch.bincount(labels[right], minlength=len(right_of))
-        count_of += torch.bincount(labels, minlength=len(count_of))
-    assert right_of is not None and count_of is not None, "no tests were given"
+            if test.classes is not None:
+                columns = torch.tensor(test.classes, device=rows.device)
+                answer = columns[scores[own][:, columns].argmax(dim=1)]
+                task_il[i] = _percent(answer == labels[own])
+        answers.append((labels, right))
+        outputs = scores.shape[1]
     return Accuracies(
         class_il=[class_il[i] for i in range(len(tests))],
         task_il=[task_il[i] for i in range(len(tests))] if len(task_il) == len(tests) else None,
-        per_class=[
-            100 * r / c if c else None
-            for r, c in zip(right_of.tolist(), count_of.tolist(), strict=True)
-        ],
+        per_class=_per_class(answers, outputs),
     )
+
+
+def _per_class(answers: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[float | None]:
+    labels = torch.cat([part for part, _ in answers])
+    right = torch.cat([part for _, part in answers])
+    hits = torch.bincount(labels[right], minlength=classes).tolist()
+    counts = torch.bincount(labels, minlength=classes).tolist()
+    return [100 * hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
 
 
 def _by_source(tests: Sequence[Test]) -> list[list[int]]:
@@ -86,7 +86,7 @@ def _rows_of(tests: Sequence[Test], samples: Samples) -> Tensor:
 
 
 def _scores(predict: Callable[[Tensor], Tensor], images: Tensor, rows: Tensor) -> Tensor:
-    return torch.cat([predict(images[chunk]) for chunk in rows.split(CHUNK)])
+    return torch.cat([predict(images[chunk]) for chunk in torch.split(rows, CHUNK)])
 
 
 def _percent(right: Tensor) -> float:

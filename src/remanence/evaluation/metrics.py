@@ -26,25 +26,13 @@ def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
     return mean, math.sqrt(math.fsum((v - mean) ** 2 for v in values) / (len(values) - 1))
 
 
-def final_mean(matrix: Matrix) -> float:
-    """The unweighted mean over the tests after the last task: the figure of the paper's tables.
-
-    >>> final_mean([[0.0, 0.0], [90.0, 10.0], [70.0, 80.0]])
-    75.0
-    """
-    return _mean(_known(matrix[-1]))
-
-
 def forgetting(matrix: Matrix) -> float | None:
     """How far each test but the last fell from its best, on average; None for a single task.
 
     >>> forgetting([[0.0, 0.0], [90.0, 10.0], [70.0, 80.0]])
     20.0
     """
-    drops = [
-        max(_known(row[j] for row in matrix[1:-1])) - last
-        for j, last in _earlier(matrix)
-    ]
+    drops = [max(_known(row[j] for row in matrix[1:-1])) - last for j, last in _earlier(matrix)]
     return _mean(drops) if drops else None
 
 
@@ -65,7 +53,8 @@ def forward_transfer(matrix: Matrix) -> float | None:
     5.0
     """
     gains = [
-        _value(matrix[j][j]) - _value(matrix[0][j]) for j in range(1, min(len(matrix) - 1, len(matrix[0])))
+        _value(matrix[j][j]) - _value(matrix[0][j])
+        for j in range(1, min(len(matrix) - 1, len(matrix[0])))
     ]
     return _mean(gains) if gains else None
 

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor
 
 from remanence.records import Samples, join
+from remanence.streams.checksum import checksum
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Raw images and the generator to draw from, to raw images of the same shape and dtype."""
-Normalise = Callable[[Tensor], Tensor]
+Normaliser = Callable[[Tensor], Tensor]
 """Raw images to the float tensor that a network takes."""
 
 
@@ -22,12 +23,26 @@ class Task:
 
     `make` builds the samples when training reaches the task (a rotated copy of MNIST, say);
     they are kept until `release`. With `drop_last` an epoch ends before its last short batch.
+    Where `size`, the number of samples, is given, `steps` does not have to build them.
+
+    >>> samples = Samples(torch.zeros(5, 1, 28, 28), torch.arange(5))
+    >>> task = Task("digits", lambda: samples, drop_last=False)
+    >>> [len(batch.labels) for batch in task.epoch(2, torch.Generator())]
+    [2, 2, 1]
     """
 
-    def __init__(self, name: str, make: Callable[[], Samples], *, drop_last: bool = True) -> None:
+    def __init__(
+        self,
+        name: str,
+        make: Callable[[], Samples],
+        *,
+        size: int | None = None,
+        drop_last: bool = True,
+    ) -> None:
         self.name = name
         self.drop_last = drop_last
         self._make = make
+        self._size = size
         self._samples: Samples | None = None
 
     def samples(self) -> Samples:
@@ -42,7 +57,7 @@ class Task:
 
     def steps(self, batch: int) -> int | None:
         """Batches in one epoch, or None where that is not known beforehand."""
-        n = len(self.samples().labels)
+        n = len(self.samples().labels) if self._size is None else self._size
         return n // batch if self.drop_last else -(-n // batch)
 
     def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
@@ -52,9 +67,47 @@ class Task:
         """
         samples = self.samples()
         rows = torch.randperm(len(samples.labels), generator=order).to(samples.labels.device)
-        for index in itertools.islice(rows.split(batch), start, None):
+        for index in itertools.islice(torch.split(rows, batch), start, None):
             if len(index) == batch or not self.drop_last:
                 yield samples.rows(index)
+
+
+class ComposedTask(Task):
+    """A task that composes its batches itself: there is nothing to shuffle.
+
+    `compose` is given the batch size and the CPU generator to draw from, and supplies the batches
+    of one epoch; `steps` says how many they are, where that is known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        compose: Callable[[int, torch.Generator], Iterator[Samples]],
+        *,
+        steps: Callable[[int], int | None] = lambda batch: None,
+    ) -> None:
+        super().__init__(name, make=self._no_samples)
+        self._compose = compose
+        self._steps = steps
+
+    def _no_samples(self) -> Samples:
+        raise ValueError(f"task {self.name!r} composes its batches and has no set of samples")
+
+    def steps(self, batch: int) -> int | None:
+        """Batches in one epoch, or None where that is not known beforehand."""
+        return self._steps(batch)
+
+    def collect(self, batch: int, order: torch.Generator) -> Samples:
+        """All batches of one epoch, joined."""
+        return join(*self._compose(batch, order))
+
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        """One pass as composed, from batch number `start` on; the earlier ones are passed over."""
+        batches = self._compose(batch, order)
+        passed = sum(1 for _ in itertools.islice(batches, start))
+        if passed < start:
+            raise ValueError(f"task {self.name!r} ended after {passed} batches, before {start}")
+        return batches
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,7 +140,7 @@ class Stream:
     """Shape of one image."""
     tasks: Sequence[Task]
     tests: Sequence[Test]
-    normalise: Normalise
+    normalise: Normaliser
     augment: Augment | None = None
     boundaries: bool = True
     """Whether a learner may be told that a task has ended."""
@@ -99,42 +152,26 @@ class Stream:
     def joined(self, batch: int, order: torch.Generator) -> Stream:
         """All tasks' samples as one task, its last short batch kept: the upper bound JOINT.
 
-        Tasks that compose their batches (MNIST-360) are collected as `batch` and `order` give
-        them.
+        Tasks that compose their batches (MNIST-360) are collected as `batch` and the present state
+        of `order` give them; `order` itself is left as it is, so that the samples are the same
+        whenever they are made.
         """
+        state = order.clone_state()
 
         def collect() -> Samples:
-            parts = [task.collect(batch, order) if isinstance(task, ComposedTask) else task.samples() for task in self.tasks]
+            draws = state.clone_state()
+            parts = []
             for task in self.tasks:
-                task.release()
+                if isinstance(task, ComposedTask):
+                    parts.append(task.collect(batch, draws))
+                else:
+                    parts.append(task.samples())
+                    task.release()
             return join(*parts)
 
         return replace(
             self,
             tasks=(Task("joint", collect, drop_last=False),),
             tests=tuple(replace(test, since=0) for test in self.tests),
+            checksum=self.checksum and checksum(self.checksum, "joint"),
         )
-
-
-class ComposedTask(Task):
-    """A task that composes its batches itself: there is nothing to shuffle."""
-
-    def __init__(self, name: str, compose: Callable[[int, torch.Generator], Iterator[Samples]], *, steps: Callable[[int], int | None] = lambda batch: None) -> None:
-        super().__init__(name, make=self._no_samples)
-        self._compose = compose
-        self._steps = steps
-
-    def _no_samples(self) -> Samples:
-        raise ValueError(f"task {self.name!r} composes its batches and has no set of samples")
-
-    def steps(self, batch: int) -> int | None:
-        """Batches in one epoch, or None where that is not known beforehand."""
-        return self._steps(batch)
-
-    def collect(self, batch: int, order: torch.Generator) -> Samples:
-        """All batches of one epoch, joined."""
-        return join(*self._compose(batch, order))
-
-    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
-        """One pass as composed, from batch number `start` on."""
-        return itertools.islice(self._compose(batch, order), start, None)

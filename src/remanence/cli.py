@@ -1,0 +1,308 @@
+"""The command: parsing only, one function per verb."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Literal, NoReturn
+
+import tyro
+from tyro.conf import Positional, arg, subcommand
+
+BAD_INPUT = 2
+# Optional flags whose help shows what they take, not that they default to None.
+Whole = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
+Real = Annotated[float | None, arg(metavar="X", help_behavior_hint="")]
+Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
+Switch = Annotated[bool, arg(help_behavior_hint="")]
+Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Train and evaluate a method on a stream.
+
+    With no arguments: CLS-ER on s-mnist with a buffer of 500, by the paper's settings.
+    Hyperparameters that you do not give are the published ones for this method, stream and buffer
+    (`remanence list` shows what there is).
+    """
+
+    stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
+    """A stream's name, or your own as module:function."""
+    method: Annotated[str, arg(metavar="NAME")] = "clser"
+    """A method's name, or your own as module:class."""
+    buffer: Whole = None
+    """Samples that the memory may hold; 500 unless given."""
+    seeds: Annotated[str, arg(metavar="SEEDS")] = "0"
+    """One run per seed: 3, or 0,4,7, or 0:10 (10 left out)."""
+
+    lr: Real = None
+    """Learning rate of SGD."""
+    batch: Whole = None
+    """Samples of the stream in each step."""
+    memory_batch: Whole = None
+    """Samples of the memory in each step."""
+    epochs: Whole = None
+    """Passes over each task."""
+    consistency_weight: Real = None
+    """clser, mean-er: λ, the weight of the consistency loss."""
+    stable_rate: Real = None
+    """clser: r_S, how often the stable memory is updated."""
+    stable_decay: Real = None
+    """clser: α_S, how slowly it moves."""
+    plastic_rate: Real = None
+    """clser: r_P, how often the plastic memory is updated."""
+    plastic_decay: Real = None
+    """clser: α_P, how slowly it moves."""
+    rate: Real = None
+    """mean-er: how often its memory is updated."""
+    decay: Real = None
+    """mean-er: how slowly it moves."""
+    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
+    """Further settings of your own method."""
+
+    network: Name = None
+    """mlp, resnet18, or your own as module:function, called with (image shape, classes)."""
+    data: Folder = None
+    """Folder with the datasets, and the only one searched; else $REMANENCE_DATA, then the cache."""
+    dataset: Name = None
+    """mnist or mnist5k (5,000 digits that ship with remanence), for streams made from either."""
+    stream_seed: Name = None
+    """Composition of r-mnist, p-mnist and gcil: a number, or per-run for a new one each seed."""
+    validation: Real = None
+    """Evaluate on this share of the training samples instead of the test set, say 0.1."""
+    max_steps: Whole = None
+    """Leave the stream after so many steps."""
+    out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
+    """Folder for the runs."""
+    again: Switch = False
+    """Train again what is there already."""
+    workers: Whole = None
+    """Worker processes; as many as cores unless given."""
+    threads: Annotated[int, arg(metavar="N")] = 1
+    """Threads of each run; more change the last digits of the results."""
+    json: Switch = False
+    """End with one JSON line."""
+    quiet: Switch = False
+    """No progress and no table."""
+
+
+_HYPERPARAMETERS = (
+    *("lr", "batch", "memory_batch", "epochs", "consistency_weight", "stable_rate"),
+    *("stable_decay", "plastic_rate", "plastic_decay", "rate", "decay"),
+)
+
+
+def run(options: RunOptions) -> int:
+    """Plan, train what is missing, and show the results."""
+    from rich.console import Console
+
+    from remanence import results
+    from remanence.display import ProgressDisplay, results_table, tell_user
+    from remanence.training.build import build_run, read_dataset
+    from remanence.training.plan import parse_seeds, plan
+    from remanence.training.seeds import Job, execute_all
+
+    given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
+    given |= dict(_assignment(text) for text in options.set)
+    seeds = parse_seeds(options.seeds)
+    workers = _at_least_one("--workers", options.workers or os.cpu_count() or 1)
+    threads = _at_least_one("--threads", options.threads)
+    stream_seed = options.stream_seed
+    settings = plan(
+        options.stream,
+        options.method,
+        options.buffer,
+        given=given,
+        network=options.network,
+        dataset=options.dataset,
+        data_root=options.data,
+        stream_seed=int(stream_seed) if stream_seed and stream_seed.isdecimal() else stream_seed,
+        validation=options.validation,
+        max_steps=options.max_steps,
+    )
+    build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
+    if not options.quiet:
+        for note in settings.notes:
+            tell_user(f"note: {note}")
+    _writable(options.out)
+
+    began = time.perf_counter()
+    folders = {seed: settings.folder(options.out, seed) for seed in seeds}
+    missing = [seed for seed in seeds if options.again or not folders[seed].complete]
+    if len(missing) < len(seeds) and not options.quiet:
+        tell_user(f"{len(seeds) - len(missing)} of {len(seeds)} runs are there already (--again)")
+    jobs = [Job(settings, seed, str(options.out)) for seed in missing]
+    with ProgressDisplay(quiet=options.quiet) as display:
+        failed = execute_all(jobs, workers=workers, threads=threads, tell=display)
+    for seed, reason in failed.items():
+        tell_user(f"remanence: seed {seed} failed: {reason}")
+    done = [folder for seed, folder in folders.items() if seed not in failed]
+    if done:
+        runs = [(f.read("config.json"), f.read("result.json")) for f in done]
+        summary = results.summary(runs, time.perf_counter() - began)
+        published = not (given or settings.notes or settings.validation or settings.max_steps)
+        if not options.quiet:
+            Console().print(results_table(summary, published=published))
+            tell_user(f"runs are in {done[0].path.parent}")
+        if options.json:
+            print(json.dumps(summary), flush=True)
+    return 1 if failed else 0
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """Show the methods, the streams, and which datasets are there."""
+
+
+def show_list(options: ListOptions) -> int:
+    """Methods, streams, and which datasets are there."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from remanence import catalog, presets
+    from remanence.data import DATASETS, locate
+
+    console = Console()
+    methods = Table("method", "", "paper", title="Methods")
+    for name, method in catalog.METHODS.items():
+        methods.add_row(name, method.title, method.paper)
+    streams = Table("stream", "", "data", "published buffers", title="Streams")
+    streams.columns[0].no_wrap = True
+    for name, entry in catalog.STREAMS.items():
+        buffers = ", ".join(map(str, presets.published_buffers("clser", name)))
+        datasets = " or ".join(entry.datasets)
+        streams.add_row(name, entry.title, datasets, buffers or "–")
+    present = Table("dataset", "where", title="Datasets")
+    for name in DATASETS:
+        place = locate(name)
+        shipped = "ships with remanence" if name == "mnist5k" else None
+        absent = f"not found: remanence data fetch {name}"
+        present.add_row(name, shipped or (str(place) if place else absent))
+    for table in (methods, streams, present):
+        console.print(table)
+    return 0
+
+
+@dataclass(frozen=True)
+class FetchOptions:
+    """Download a dataset, check it, and keep it where runs find it."""
+
+    name: Positional[Literal["mnist", "cifar10", "cifar100", "tiny-imagenet"]]
+    """Which one."""
+    data: Folder = None
+    """Folder to put it in; the user cache unless given."""
+    quiet: Switch = False
+    """No progress."""
+
+
+def fetch(options: FetchOptions) -> int:
+    """Download a dataset."""
+    from remanence import data
+
+    place = data.fetch(options.name, options.data, progress=not options.quiet)
+    print(f"{options.name} is in {place}")
+    return 0
+
+
+@dataclass(frozen=True)
+class VerifyOptions:
+    """Check every file of the datasets that are there."""
+
+    names: Positional[tuple[str, ...]] = ()
+    """Which datasets; all unless given."""
+    data: Folder = None
+    """Folder to look in, and the only one searched."""
+
+
+def verify(options: VerifyOptions) -> int:
+    """Check datasets; status 1 if one is damaged."""
+    from remanence import data
+
+    findings = data.verify(options.data, list(options.names) or None)
+    for finding in findings:
+        print(f"{finding.name}: {finding.message}")
+    return 1 if any(finding.state == "damaged" for finding in findings) else 0
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Download datasets, or check those that are there."""
+
+    what: (
+        Annotated[FetchOptions, subcommand("fetch")]
+        | Annotated[VerifyOptions, subcommand("verify")]
+    )
+
+
+Verb = (
+    Annotated[RunOptions, subcommand("run")]
+    | Annotated[ListOptions, subcommand("list")]
+    | Annotated[DataOptions, subcommand("data")]
+)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    signal.signal(signal.SIGTERM, _terminated)
+    options = tyro.cli(
+        Verb,
+        prog="remanence",
+        description="Learn from streams that change, and keep what was learned.",
+        args=argv,
+        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+    )
+    try:
+        match options:
+            case RunOptions():
+                return run(options)
+            case ListOptions():
+                return show_list(options)
+            case DataOptions(FetchOptions() as what):
+                return fetch(what)
+            case DataOptions(VerifyOptions() as what):
+                return verify(what)
+        raise AssertionError(f"no function for {options}")
+    except (ValueError, OSError) as error:
+        print(f"remanence: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("remanence: interrupted; finished runs are kept", file=sys.stderr)
+        return 130
+
+
+def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + signum)
+
+
+def _assignment(text: str) -> tuple[str, float]:
+    name, sign, value = text.partition("=")
+    try:
+        if not (sign and name.isidentifier()):
+            raise ValueError
+        return name, int(value) if value.lstrip("-").isdecimal() else float(value)
+    except ValueError:
+        raise ValueError(f"--set {text!r}; expected name=number") from None
+
+
+def _at_least_one(flag: str, value: int) -> int:
+    if value < 1:
+        raise ValueError(f"{flag} is {value}; expected 1 or more")
+    return value
+
+
+def _writable(folder: Path) -> None:
+    """Find out before hours of training whether their results can be kept."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"--out {folder} cannot be written: {error.strerror}") from None

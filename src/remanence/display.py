@@ -1,0 +1,166 @@
+"""What a run looks like on a terminal, and in a log."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Table
+
+from remanence.presets import paper_figures
+from remanence.training import Progress
+
+
+def tell_user(message: str) -> None:
+    """A line on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
+    """One bar per running seed on a terminal; else a line per finished task; or nothing."""
+
+    def __init__(self, *, quiet: bool) -> None:
+        console = Console(stderr=True)
+        self.quiet = quiet
+        self.live = console.is_terminal and not quiet
+        self.tasks: dict[int, TaskID] = {}
+        self.last: dict[int, tuple[int, float | None]] = {}
+        self.bars = Bars(
+            TextColumn("seed {task.fields[seed]}"),
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[speed]}  {task.fields[left]}  {task.fields[accuracy]}"),
+            console=console,
+            transient=True,
+            disable=not self.live,
+        )
+
+    def __enter__(self) -> ProgressDisplay:
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bars.stop()
+
+    def __call__(self, seed: int, progress: Progress) -> None:
+        """Show where the run with this seed stands."""
+        if self.live:
+            self._draw(seed, progress)
+        elif not self.quiet:
+            self._print(seed, progress)
+
+    def _draw(self, seed: int, progress: Progress) -> None:
+        if seed not in self.tasks:
+            self.tasks[seed] = self.bars.add_task(
+                "", total=None, seed=seed, speed="", left="", accuracy=""
+            )
+        self.bars.update(
+            self.tasks[seed],
+            description=_place(progress),
+            total=progress.total_steps,
+            completed=progress.step,
+            speed=f"{_speed(progress):.0f} steps/s",
+            left=_time_left(progress),
+            accuracy=_accuracy(progress),
+        )
+        if progress.step == progress.total_steps:
+            self.bars.remove_task(self.tasks.pop(seed))
+
+    def _print(self, seed: int, progress: Progress) -> None:
+        """A line when the accuracy is new: a task has ended."""
+        if progress.accuracy is None or self.last.get(seed) == (progress.task, progress.accuracy):
+            return
+        if self.last.get(seed, (-1, None))[1] == progress.accuracy:
+            return
+        self.last[seed] = (progress.task, progress.accuracy)
+        tell_user(
+            f"seed {seed}: {_place(progress)}  {_speed(progress):.0f} steps/s  "
+            f"{_time_left(progress)}  {_accuracy(progress)}"
+        )
+
+
+def _place(progress: Progress) -> str:
+    place = f"task {progress.task + 1}/{progress.tasks}"
+    return (
+        f"{place}, epoch {progress.epoch + 1}/{progress.epochs}" if progress.epochs > 1 else place
+    )
+
+
+def _speed(progress: Progress) -> float:
+    return progress.step / max(progress.seconds, 1e-9)
+
+
+def _time_left(progress: Progress) -> str:
+    if progress.total_steps is None or progress.step == 0:
+        return ""
+    seconds = (progress.total_steps - progress.step) / _speed(progress)
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
+
+
+def _accuracy(progress: Progress) -> str:
+    return "" if progress.accuracy is None else f"accuracy {progress.accuracy:.2f} %"
+
+
+def results_table(summary: Mapping[str, Any], *, published: bool) -> Table:
+    """The summary of a setting; beside it the paper's figures, if the settings were published."""
+    seeds = len(summary["seeds"])
+    buffer = "" if summary["buffer"] is None else f", buffer {summary['buffer']}"
+    table = Table(
+        title=f"{summary['method']} on {summary['stream']}{buffer}, data {summary['data']}, "
+        f"{seeds} seed{'s' if seeds > 1 else ''}: accuracy in percent"
+    )
+    table.add_column("predictor")
+    table.add_column("Class-IL", justify="right")
+    table.add_column("Task-IL", justify="right")
+    if published:
+        table.add_column("paper, Class-IL", justify="right")
+    for i, (name, found) in enumerate(summary["predictors"].items()):
+        row = [
+            name,
+            *(spread(found[kind]["mean"], found[kind]["std"]) for kind in ("class_il", "task_il")),
+        ]
+        table.add_row(*row, *([_paper(summary, name, first=i == 0)] if published else []))
+    return table
+
+
+def comparison_table(title: str, summaries: Sequence[Mapping[str, Any]]) -> Table:
+    """Several methods on one stream, by the predictor that each answers with."""
+    table = Table(title=title)
+    table.add_column("method")
+    table.add_column("accuracy, percent", justify="right")
+    for summary in summaries:
+        answer = next(iter(summary["predictors"].values()))["class_il"]
+        table.add_row(summary["method"], spread(answer["mean"], answer["std"]))
+    return table
+
+
+def spread(mean: float | None, std: float | None) -> str:
+    """A mean with its standard deviation, where it has one.
+
+    >>> spread(91.234, 0.5), spread(91.234, None), spread(None, None)
+    ('91.23 ± 0.50', '91.23', '–')
+    """
+    if mean is None:
+        return "–"
+    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+
+
+def _paper(summary: Mapping[str, Any], predictor: str, *, first: bool) -> str:
+    asked = {"stream": summary["stream"], "method": summary["method"], "buffer": summary["buffer"]}
+    figures = [f for f in paper_figures(**asked) if not f.settings]
+    named = [f for f in figures if f.predictor == predictor]
+    tables = [f for f in figures if f.predictor is None and first]
+    return "; ".join(dict.fromkeys(spread(f.mean, f.std) for f in [*tables, *named])) or "–"

@@ -1,0 +1,216 @@
+"""From settings to objects: configuration ends here; beyond it there are only arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import nn
+
+from remanence import catalog
+from remanence.data import Dataset, load
+from remanence.learners import Learner
+from remanence.randomness import derive, generator
+from remanence.results import RunFolder, settings_hash
+from remanence.streams import Augment, Normaliser, Stream
+from remanence.training.loop import Run
+
+PER_RUN = "per-run"
+TRAINING_KEYS = ("batch", "epochs")
+"""Settings of the loop; all others are arguments of the learner."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """All that decides a run but its seed, as plain values for a worker or a file."""
+
+    stream: str
+    """A name of the catalog, or module:function."""
+    method: str
+    buffer: int | None
+    values: Mapping[str, float]
+    """Hyperparameters: batch and epochs for the loop, the rest for the learner."""
+    network: str
+    dataset: str | None
+    """None: the user's own stream brings its data."""
+    data_checksum: str
+    stream_seed: int | str | None = None
+    """None: the stream's own; "per-run": a new composition for each seed."""
+    validation: float | None = None
+    max_steps: int | None = None
+    precision: str = "fp32"
+    device: str = "cpu"
+    engine: str = "eager"
+    data_root: str | None = None
+    notes: tuple[str, ...] = ()
+    """What was substituted or assumed, a sentence each."""
+
+    def deciding(self) -> dict[str, Any]:
+        """What the hash covers: everything but where the data lies and what was remarked."""
+        return {k: v for k, v in asdict(self).items() if k not in ("data_root", "notes")}
+
+    def config(self, seed: int, stream: Stream) -> dict[str, Any]:
+        """The content of `config.json`."""
+        return {
+            **self.deciding(),
+            "data": stream.data,
+            "hash": settings_hash(self.deciding()),
+            "notes": list(self.notes),
+            "seed": seed,
+            "stream_checksum": stream.checksum,
+            "shape": list(stream.shape),
+            "classes": stream.classes,
+            "tasks": len(stream.tasks),
+            "augment": repr(stream.augment),
+            "normalise": repr(stream.normalise),
+        }
+
+    def folder(self, root: Path, seed: int) -> RunFolder:
+        """Where the run with this seed belongs below `root`."""
+        digest = settings_hash(self.deciding())
+        return RunFolder.place(root, self.stream, self.method, self.buffer, digest, seed)
+
+
+def read_dataset(settings: Settings) -> Dataset | None:
+    """The dataset that the settings name, on their device."""
+    if settings.dataset is None:
+        return None
+    root = None if settings.data_root is None else Path(settings.data_root)
+    dataset = load(settings.dataset, root)
+    if settings.validation is not None:
+        dataset = dataset.validation(settings.validation)
+    return dataset.to(settings.device)
+
+
+def build_stream(settings: Settings, dataset: Dataset | None, seed: int) -> Stream:
+    """The stream for one seed (the same for all, unless its composition is per run)."""
+    if dataset is None:
+        return own_stream(settings.stream)
+    stream_seed = settings.stream_seed
+    if isinstance(stream_seed, str):
+        stream_seed = derive(seed, "stream") % 2**32
+    return catalog.build_stream(settings.stream, dataset, stream_seed)
+
+
+def own_stream(reference: str) -> Stream:
+    """The stream that a user's module:function returns."""
+    stream = catalog.find_object(reference, "stream")
+    if callable(stream):
+        stream = stream()
+    if not isinstance(stream, Stream):
+        raise ValueError(f"stream {reference!r} gave a {type(stream).__name__}, not a Stream")
+    return stream
+
+
+def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
+    """Stream, network and learner of one seed, ready to train."""
+    stream = build_stream(settings, dataset, seed)
+    batch, epochs = (int(settings.values[key]) for key in TRAINING_KEYS)
+    if _joined(settings.method):
+        stream = stream.joined(batch, generator(seed, "collection"))
+    return Run(build_learner(settings, inputs_of(stream), seed), stream, batch, epochs, seed)
+
+
+class Inputs(NamedTuple):
+    """What building a learner takes of a stream."""
+
+    shape: tuple[int, ...]
+    classes: int
+    tasks: int
+    normalise: Normaliser
+    augment: Augment | None
+
+
+def inputs_of(stream: Stream) -> Inputs:
+    """What a learner for this stream is built with."""
+    tasks = len(stream.tasks)
+    return Inputs(stream.shape, stream.classes, tasks, stream.normalise, stream.augment)
+
+
+def build_learner(settings: Settings, inputs: Inputs, seed: int) -> Learner:
+    """The learner with a freshly initialised network."""
+    make_network = catalog.NETWORKS.get(settings.network) or catalog.find_object(
+        settings.network, "network"
+    )
+    network = initialised(make_network, inputs.shape, inputs.classes, seed).to(settings.device)
+    learner = find_learner(settings.method)
+    arguments: dict[str, Any] = {
+        name: value for name, value in settings.values.items() if name not in TRAINING_KEYS
+    }
+    if settings.buffer is not None:
+        arguments["buffer_size"] = settings.buffer
+    if "tasks" in accepted(learner):
+        arguments["tasks"] = inputs.tasks
+    return learner(
+        network, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
+    )
+
+
+def initialised(
+    make: Callable[..., Any], shape: tuple[int, ...], classes: int, seed: int
+) -> nn.Module:
+    """make(shape, classes), drawing its weights from the run's seed, whatever was drawn before."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, "initialisation"))
+        network = make(shape, classes)
+    if not isinstance(network, nn.Module):
+        raise ValueError(f"the network function gave a {type(network).__name__}, not a module")
+    return network
+
+
+def find_learner(method: str) -> type[Learner]:
+    """The class behind a method's name or a user's module:class."""
+    known = catalog.METHODS.get(method)
+    found = catalog.find_object(known.learner if known else method, "method")
+    if not (isinstance(found, type) and issubclass(found, Learner)):
+        raise ValueError(f"method {method!r} is not a subclass of remanence.Learner")
+    return found
+
+
+def accepted(learner: type[Learner]) -> set[str]:
+    """The keyword arguments that a learner takes, those of its bases included."""
+    names: set[str] = set()
+    for base in learner.__mro__:
+        if "__init__" in vars(base) and base is not object:
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            names |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return names
+
+
+def _joined(method: str) -> bool:
+    known = catalog.METHODS.get(method)
+    return known is not None and known.joined
+
+
+def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
+    """The learner of a finished run, to predict with or to go on learning from new data.
+
+    Network and learner are built as the run's configuration says; of the data, only a user's own
+    stream is needed (it says how images are prepared).
+    """
+    run = RunFolder(Path(folder))
+    config = run.read("config.json")
+    run.read("result.json")
+    try:
+        fields = {name: config[name] for name in Settings.__dataclass_fields__ if name in config}
+        settings = replace(Settings(**fields), device=device)
+        shape, classes = tuple(config["shape"]), int(config["classes"])
+        entry = catalog.STREAMS.get(settings.stream)
+        if entry is None:
+            prepare = inputs_of(own_stream(settings.stream))
+        else:
+            prepare = Inputs(shape, classes, 0, entry.normalise, entry.augment)
+        inputs = Inputs(shape, classes, int(config["tasks"]), prepare.normalise, prepare.augment)
+        learner = build_learner(settings, inputs, int(config["seed"]))
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{run.path / 'config.json'} is not a run's configuration: {error}"
+        ) from None
+    learner.load(run.path / "learner.safetensors")
+    return learner

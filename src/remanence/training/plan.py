@@ -1,0 +1,183 @@
+"""From what a user asks for to settings: presets, datasets, and what had to be assumed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from remanence import catalog, presets
+from remanence.data import DATASETS, locate
+from remanence.training.build import (
+    PER_RUN,
+    TRAINING_KEYS,
+    Settings,
+    accepted,
+    find_learner,
+    own_stream,
+    read_dataset,
+)
+
+DEFAULT_BUFFER = 500
+SMALL_EPOCHS = 15
+"""Passes over mnist5k for each pass over MNIST: as many steps."""
+_OWN = {"batch": 32, "epochs": 1}
+
+
+def plan(
+    stream: str = "s-mnist",
+    method: str = "clser",
+    buffer: int | None = None,
+    *,
+    given: Mapping[str, float] | None = None,
+    network: str | None = None,
+    dataset: str | None = None,
+    data_root: Path | None = None,
+    stream_seed: int | str | None = None,
+    validation: float | None = None,
+    max_steps: int | None = None,
+) -> Settings:
+    """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
+
+    ValueError, with what is wrong and what there is, for names and values that do not exist.
+    """
+    notes: list[str] = []
+    entry = catalog.STREAMS.get(stream)
+    if entry is None and ":" not in stream:
+        raise ValueError(
+            f"there is no stream {stream!r}; the streams are {', '.join(catalog.STREAMS)}, or "
+            "your own as module:function"
+        )
+    if method not in catalog.METHODS and ":" not in method:
+        raise ValueError(
+            f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
+            "your own as module:class"
+        )
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
+    takes = accepted(find_learner(method))
+    buffer = _buffer(method, buffer, takes, notes)
+    chosen = _dataset(stream, dataset, data_root, notes)
+    values = _values(stream, method, buffer, dict(given or {}), takes, chosen, notes)
+    if stream_seed is not None and (entry is None or entry.seed is None):
+        raise ValueError(f"--stream-seed: chance has no part in the composition of {stream}")
+    if isinstance(stream_seed, str) and stream_seed != PER_RUN:
+        raise ValueError(f"--stream-seed is {stream_seed!r}; expected a number or {PER_RUN!r}")
+    if entry is None and network is None:
+        network = "mlp"
+        notes.append("no network was named for your stream: taking the mlp")
+    if validation is not None and entry is None:
+        raise ValueError("--validation divides a dataset; your own stream brings its own tests")
+    assert network is not None or entry is not None
+    settings = Settings(
+        stream=stream,
+        method=method,
+        buffer=buffer,
+        values=values,
+        network=network or (entry.network if entry else ""),
+        dataset=chosen,
+        data_checksum="",
+        stream_seed=stream_seed,
+        validation=validation,
+        max_steps=max_steps,
+        data_root=None if data_root is None else str(data_root),
+        notes=tuple(notes),
+    )
+    if settings.network not in catalog.NETWORKS and ":" not in settings.network:
+        raise ValueError(
+            f"there is no network {settings.network!r}; the networks are "
+            f"{', '.join(catalog.NETWORKS)}, or your own as module:function"
+        )
+    data = read_dataset(settings)
+    checksum = own_stream(stream).checksum if data is None else data.checksum
+    return replace(settings, data_checksum=checksum)
+
+
+def _buffer(method: str, buffer: int | None, takes: set[str], notes: list[str]) -> int | None:
+    if "buffer_size" not in takes:
+        if buffer is not None:
+            notes.append(f"{method} keeps no memory: --buffer {buffer} is not used")
+        return None
+    if buffer is not None and buffer < 1:
+        raise ValueError(f"--buffer is {buffer}; expected 1 or more")
+    return DEFAULT_BUFFER if buffer is None else buffer
+
+
+def _dataset(stream: str, dataset: str | None, root: Path | None, notes: list[str]) -> str | None:
+    entry = catalog.STREAMS.get(stream)
+    if entry is None:
+        if dataset is not None or root is not None:
+            raise ValueError(f"{stream} brings its own data; leave out --dataset and --data")
+        return None
+    if dataset is not None:
+        if dataset not in entry.datasets:
+            known = "" if dataset in DATASETS else f"; the datasets are {', '.join(DATASETS)}"
+            raise ValueError(
+                f"{stream} is made from {' or '.join(entry.datasets)}, not from {dataset!r}{known}"
+            )
+        return dataset
+    first = entry.datasets[0]
+    if root is None and len(entry.datasets) > 1 and locate(first) is None:
+        notes.append(
+            f"{first} was not found: taking {entry.datasets[1]}, the 5,000 digits that ship with "
+            f"remanence (`remanence data fetch {first}` gets all, --data DIR says where they are)"
+        )
+        return entry.datasets[1]
+    return first
+
+
+def _values(
+    stream: str,
+    method: str,
+    buffer: int | None,
+    given: dict[str, float],
+    takes: set[str],
+    dataset: str | None,
+    notes: list[str],
+) -> dict[str, float]:
+    allowed = {*(takes - {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks"})}
+    for key in given:
+        if key not in allowed and key not in TRAINING_KEYS:
+            raise ValueError(
+                f"{method} has no setting {key!r}; it takes "
+                f"{', '.join(sorted([*allowed, *TRAINING_KEYS]))}"
+            )
+    preset = presets.find(method, stream, buffer)
+    values: dict[str, float] = dict(_OWN)
+    if preset is not None:
+        values |= preset.values
+        notes += preset.notes
+    elif stream in catalog.STREAMS:
+        kin = "er" if buffer is not None else "sgd"
+        fallback = presets.find(kin, stream, buffer)
+        if fallback is not None:
+            values |= {k: v for k, v in fallback.values.items() if k in (*takes, *TRAINING_KEYS)}
+            notes.append(f"no published setting of {method} for {stream}: taking those of {kin}")
+    else:
+        notes.append(
+            f"no published setting for {stream}: taking batch 32, one epoch and the defaults of "
+            f"{method}, where you gave nothing else"
+        )
+    if dataset == "mnist5k" and "epochs" not in given:
+        values["epochs"] *= SMALL_EPOCHS
+    return values | given
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as the command takes them: one, several, or a half-open range.
+
+    >>> parse_seeds("3"), parse_seeds("0,4,7"), parse_seeds("0:4")
+    ([3], [0, 4, 7], [0, 1, 2, 3])
+    """
+    if match := re.fullmatch(r"(\d+):(\d+)", text):
+        seeds = list(range(int(match[1]), int(match[2])))
+        if not seeds:
+            raise ValueError(f"--seeds {text} is empty: the end must be larger than the start")
+    elif re.fullmatch(r"\d+(,\d+)*", text):
+        seeds = [int(part) for part in text.split(",")]
+    else:
+        raise ValueError(f"--seeds is {text!r}; expected 3, or 0,4,7, or 0:10 (10 left out)")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds {text} names a seed twice")
+    return seeds

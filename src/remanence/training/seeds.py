@@ -1,0 +1,166 @@
+"""The seeds of a setting: trained in this process, or in worker processes that die with it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import platform
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from remanence.results import RunFolder
+from remanence.training.build import Settings, build_run, read_dataset
+from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
+
+Tell = Callable[[int, Progress], None]
+"""Called with a seed and where its run stands."""
+
+
+class Job(NamedTuple):
+    """One run to be made."""
+
+    settings: Settings
+    seed: int
+    out: str
+
+
+def execute(job: Job, tell: Callable[[Progress], None]) -> None:
+    """Train and evaluate one run and write its folder."""
+    settings, began = job.settings, time.perf_counter()
+    run = build_run(settings, read_dataset(settings), job.seed)
+    folder = settings.folder(Path(job.out), job.seed)
+    folder.begin(settings.config(job.seed, run.stream))
+    hooks = Hooks(
+        on_read=lambda run: _note_totals(folder, run),
+        on_task=lambda run, task: _note_accuracies(folder, run, task),
+        on_progress=tell,
+    )
+    (record,) = train([run], max_steps=settings.max_steps, hooks=hooks)
+    timing = {
+        "seconds": time.perf_counter() - began,
+        "steps": record.steps,
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "machine": platform.machine(),
+        "host": platform.node(),
+    }
+    about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
+    result = {**about, "data": run.stream.data, "seed": job.seed, **record.result()}
+    folder.finish(run.learner, result, timing)
+
+
+def _note_totals(folder: RunFolder, run: Run) -> None:
+    totals = {name: float(total) for name, total in run.learner.totals.items()}
+    folder.event("totals", step=run.step, **totals)
+
+
+def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
+    found = {name: rows[-1] for name, rows in run.record.class_il.items() if rows}
+    folder.event("evaluation", step=run.step, task=task, class_il=found)
+
+
+def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) -> dict[int, str]:
+    """Make all runs, several at once where there are workers for it; returns seed → what failed.
+
+    Each run computes with `threads` threads wherever it runs, so its numbers do not depend on
+    how many others run beside it.
+    """
+    if min(workers, len(jobs)) > 1:
+        return _in_workers(jobs, min(workers, len(jobs)), threads, tell)
+    torch.set_num_threads(threads)
+    failed = {}
+    for job in jobs:
+        try:
+            execute(job, lambda progress, seed=job.seed: tell(seed, progress))  # type: ignore[misc]
+        except (TrainingError, ValueError, OSError) as error:
+            failed[job.seed] = str(error)
+    return failed
+
+
+def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> dict[int, str]:
+    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's thread pools
+    waiting = list(reversed(jobs))
+    failed: dict[int, str] = {}
+    busy: dict[Connection[Any, Any], tuple[BaseProcess, int]] = {}
+
+    def give_work(channel: Connection[Any, Any], process: BaseProcess) -> None:
+        job = waiting.pop() if waiting else None
+        channel.send(job)
+        if job is not None:
+            busy[channel] = (process, job.seed)
+
+    started: list[BaseProcess] = []
+    try:
+        for _ in range(workers):
+            ours, theirs = context.Pipe()
+            worker = context.Process(target=_work, args=(theirs, threads), daemon=True)
+            worker.start()
+            theirs.close()
+            started.append(worker)
+            give_work(ours, worker)
+        while busy:
+            for channel in wait(list(busy)):
+                assert isinstance(channel, Connection)
+                process, seed = busy[channel]
+                try:
+                    kind, content = channel.recv()
+                except (EOFError, OSError):
+                    del busy[channel]
+                    process.join()
+                    failed[seed] = f"its worker process died ({_end(process.exitcode)})"
+                    continue
+                if kind == "progress":
+                    tell(seed, content)
+                    continue
+                if kind == "failed":
+                    failed[seed] = content
+                del busy[channel]
+                give_work(channel, process)
+    finally:
+        for process in started:
+            if busy:
+                process.terminate()
+            process.join()
+    return failed
+
+
+def _end(code: int | None) -> str:
+    return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
+
+
+def _work(channel: Connection[Any, Any], threads: int) -> None:
+    """A worker's life: jobs until there are none, or until its parent is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+    _die_with_parent()
+    torch.set_num_threads(threads)
+    while (job := channel.recv()) is not None:
+        try:
+            execute(job, lambda progress: channel.send(("progress", progress)))
+        except (TrainingError, ValueError, OSError) as error:
+            channel.send(("failed", str(error)))
+        except Exception as error:
+            traceback.print_exc()
+            channel.send(("failed", f"{type(error).__name__}: {error}"))
+        else:
+            channel.send(("done", None))
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,14 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's cache of its own for every test, and no data folder."""
+    folder = tmp_path_factory.mktemp("cache")
+    monkeypatch.setenv("REMANENCE_CACHE", str(folder))
+    monkeypatch.delenv("REMANENCE_DATA", raising=False)
+    return folder

@@ -1,0 +1,186 @@
+"""Files of the official layouts become the right tensors, wherever and however they lie."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from remanence.data import DATASETS, DataError, Dataset, fetch, load, locate, verify
+
+from .small import LAYOUTS, NAMES, make
+
+
+@pytest.mark.parametrize(("name", "layout"), LAYOUTS)
+def test_every_layout_is_read(name: str, layout: int, tmp_path: Path) -> None:
+    small = make(name)
+    dataset = load(small.spec, small.write(tmp_path, layout))
+    assert small.same(dataset)
+    assert (dataset.name, dataset.classes) == (name, small.spec.classes)
+    for samples, shape in ((dataset.train, small.spec.train), (dataset.test, small.spec.test)):
+        assert samples.images.shape == shape
+        assert samples.images.dtype == torch.uint8
+        assert samples.labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_checksum_depends_on_content_not_on_layout(name: str, tmp_path: Path) -> None:
+    small = make(name)
+    roots = [small.write(tmp_path / str(i), i) for i in range(len(small.spec.layouts))]
+    checksums = {load(small.spec, root).checksum for root in roots}
+    assert len(checksums) == 1
+    assert checksums.isdisjoint(
+        load(make(other).spec, make(other).write(tmp_path / other)).checksum
+        for other in NAMES
+        if other != name
+    )
+
+
+def test_a_root_is_searched_alone(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = make("mnist")
+    small.write(cache)
+    monkeypatch.setenv("REMANENCE_DATA", str(small.write(tmp_path / "named")))
+    with pytest.raises(DataError, match="is not in"):
+        load(small.spec, tmp_path / "empty")
+    assert locate(small.spec, tmp_path / "empty") is None
+
+
+def test_the_named_folder_comes_before_the_cache(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = make("cifar10")
+    monkeypatch.setenv("REMANENCE_DATA", str(tmp_path))
+    assert locate(small.spec) is None
+    small.write(cache)
+    assert locate(small.spec) == cache / "cifar-10-python.tar.gz"
+    small.write(tmp_path, 1)
+    assert locate(small.spec) == tmp_path / "cifar-10-batches-py"
+    assert small.same(load(small.spec))
+
+
+def test_a_complete_layout_comes_before_an_incomplete_one(tmp_path: Path) -> None:
+    small = make("mnist")
+    small.write(tmp_path, 0)
+    (tmp_path / small.paths(0)[1]).unlink()
+    assert locate(small.spec, tmp_path) == tmp_path / "MNIST/raw"
+    with pytest.raises(DataError, match=r"train-labels-idx1-ubyte\.gz is missing"):
+        load(small.spec, tmp_path)
+    small.write(tmp_path, 3)
+    assert locate(small.spec, tmp_path) == tmp_path
+    assert small.same(load(small.spec, tmp_path))
+
+
+def test_missing_data_is_answered_with_a_remedy(tmp_path: Path, cache: Path) -> None:
+    with pytest.raises(DataError) as here:
+        load("cifar10", tmp_path)
+    assert str(here.value) == (
+        f"cifar10 is not in {tmp_path}; fetch it with `remanence data fetch cifar10 --data "
+        f"{tmp_path}`, or point --data at the folder that holds cifar-10-python.tar.gz or "
+        "cifar-10-batches-py"
+    )
+    with pytest.raises(DataError, match=r"fetch it with `remanence data fetch mnist`"):
+        load("mnist")
+
+
+@pytest.mark.parametrize("use", [load, locate, fetch])
+def test_an_unknown_name_is_refused(use: object) -> None:
+    assert callable(use)
+    with pytest.raises(DataError, match="'fashion'; there are mnist, mnist5k, cifar10"):
+        use("fashion")
+
+
+def test_writing_to_a_tensor_changes_no_file(tmp_path: Path) -> None:
+    small = make("cifar100")
+    small.write(tmp_path)
+    load(small.spec, tmp_path).train.images.zero_()
+    again = load(small.spec, tmp_path)
+    again.test.labels.zero_()
+    assert small.same(load(small.spec, tmp_path))
+
+
+def test_the_shipped_digits() -> None:
+    digits = load("mnist5k", "/nowhere")
+    assert digits.checksum == "c439be6ef3a9f330"
+    assert digits.train.labels.bincount().tolist() == [400] * 10
+    assert digits.test.labels.bincount().tolist() == [100] * 10
+    both = torch.cat([digits.train.images, digits.test.images]).flatten(1)
+    assert len(both.unique(dim=0)) == 5000
+    digits.train.images.zero_()
+    assert load("mnist5k").train.images.any()
+
+
+def test_damaged_shipped_digits_are_refused(tmp_path: Path) -> None:
+    spec = DATASETS["mnist5k"]
+    path = locate(spec)
+    assert path is not None
+    (tmp_path / "mnist5k").mkdir()
+    (tmp_path / "mnist5k" / "mnist5k.npz").write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(DataError, match="has sha256 .* expected ebff.*; install remanence again"):
+        load(replace(spec, home=tmp_path))
+
+
+def test_importing_is_light() -> None:
+    code = (
+        "import sys, remanence.data; remanence.data.load('mnist5k');"
+        "print([m for m in ('pooch', 'PIL', 'rich', 'requests') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
+def test_the_official_table() -> None:
+    assert list(DATASETS) == ["mnist", "mnist5k", "cifar10", "cifar100", "tiny-imagenet"]
+    for name, spec in DATASETS.items():
+        assert spec.name == name
+        assert spec.url.startswith("http") == (spec.home is None)
+        for layout in spec.layouts:
+            for file in (*layout.files, *layout.members):
+                if file.digest is not None:
+                    algorithm, digits = file.digest.split(":")
+                    assert len(bytes.fromhex(digits)) == {"md5": 16, "sha256": 32}[algorithm]
+
+
+REAL = os.environ.get("REMANENCE_DATA")
+
+
+def real(name: str) -> Dataset:
+    if REAL is None or locate(name, REAL) is None:
+        pytest.skip(f"$REMANENCE_DATA has no {name}")
+    return load(name, REAL)
+
+
+@pytest.mark.parametrize(
+    ("name", "checksum"),
+    [
+        ("mnist", "11de40ec28a7c150"),
+        ("cifar10", "e6216b9018fcebdb"),
+        ("cifar100", "c352a4f18d4d70a7"),
+    ],
+)
+def test_real_files(name: str, checksum: str) -> None:
+    dataset = real(name)
+    assert dataset.checksum == checksum
+    assert (dataset.train.images.shape, dataset.test.images.shape) == (
+        DATASETS[name].train,
+        DATASETS[name].test,
+    )
+    if name != "mnist":
+        assert dataset.train.labels.bincount().unique().tolist() == [50_000 // dataset.classes]
+        assert dataset.test.labels.bincount().unique().tolist() == [10_000 // dataset.classes]
+
+
+def test_the_shipped_digits_are_the_first_of_each_class_of_mnist() -> None:
+    digits, mnist = load("mnist5k"), real("mnist")
+    for c in range(10):
+        first = mnist.train.images[mnist.train.labels == c][:500]
+        assert digits.train.images[digits.train.labels == c].equal(first[:400])
+        assert digits.test.images[digits.test.labels == c].equal(first[400:])
+    assert REAL is not None
+    assert [f.state for f in verify(REAL, ["mnist"])] == ["ok"]

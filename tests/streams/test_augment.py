@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import torch.nn.functional as F
+from scipy import stats
+from torch import Tensor
+
+from remanence.streams import CIFAR10, TINY_IMAGENET, CropFlip, Normalise, Scale
+
+
+def pictures(n: int, *, channels: int = 3, height: int = 6, width: int = 5) -> Tensor:
+    draws = torch.Generator().manual_seed(1)
+    shape = n, channels, height, width
+    return torch.randint(1, 256, shape, generator=draws, dtype=torch.uint8)
+
+
+def crops(image: Tensor, padding: int) -> dict[bytes, tuple[int, int, bool]]:
+    """Every crop of one image, made one by one: its bytes, and the top, left, flip behind it."""
+    _, height, width = image.shape
+    padded = F.pad(image, [padding] * 4)
+    found = {}
+    for top in range(2 * padding + 1):
+        for left in range(2 * padding + 1):
+            crop = padded[:, top : top + height, left : left + width]
+            for flip in (False, True):
+                shown = crop.flip(2) if flip else crop
+                found[shown.numpy().tobytes()] = top, left, flip
+    return found
+
+
+@pytest.mark.parametrize("padding", [0, 1, 4])
+def test_each_image_becomes_a_crop_of_itself_and_all_are_equally_likely(padding: int) -> None:
+    image = pictures(1)
+    possible = crops(image[0], padding)
+    draws = torch.Generator().manual_seed(padding)
+    out = CropFlip(padding)(image.expand(8000, -1, -1, -1), draws)
+    assert (out.dtype, out.shape) == (torch.uint8, (8000, 3, 6, 5))
+    met = Counter(possible[each.numpy().tobytes()] for each in out)
+    assert stats.chisquare([met[crop] for crop in possible.values()]).pvalue > 0.01
+
+
+def test_images_of_a_batch_keep_their_places_and_draw_apart() -> None:
+    images = pictures(64)
+    out = CropFlip(2)(images, torch.Generator().manual_seed(0))
+    met = [crops(image, 2)[each.numpy().tobytes()] for image, each in zip(images, out, strict=True)]
+    assert len(set(met)) > 20
+
+
+def test_neighbouring_images_draw_independently() -> None:
+    images = pictures(1).expand(6000, -1, -1, -1)
+    possible = crops(images[0], 1)
+    out = CropFlip(1)(images, torch.Generator().manual_seed(3))
+    drawn = [possible[each.numpy().tobytes()] for each in out]
+    for part in range(3):
+        pairs = Counter((a[part], b[part]) for a, b in zip(drawn[::2], drawn[1::2], strict=True))
+        values = sorted({a for a, _ in pairs})
+        table = [[pairs[a, b] for b in values] for a in values]
+        assert stats.chi2_contingency(table).pvalue > 0.01
+
+
+def test_crops_come_from_the_generator_alone_and_leave_the_images() -> None:
+    images = pictures(32)
+    before = images.clone()
+    one, same, other = (CropFlip()(images, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+    assert torch.equal(images, before)
+
+
+def test_floats_are_cropped_as_they_are() -> None:
+    images = pictures(8)
+    bytes_, floats = (
+        CropFlip()(x, torch.Generator().manual_seed(0)) for x in (images, images.float())
+    )
+    assert floats.dtype == torch.float32
+    assert torch.equal(bytes_.float(), floats)
+
+
+@pytest.mark.parametrize("normalise", [CIFAR10, TINY_IMAGENET], ids=["cifar", "tiny"])
+def test_normalise_is_less_mean_over_deviation(normalise: Normalise) -> None:
+    images = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 16, 16)
+    mean = torch.tensor(normalise.mean, dtype=torch.float64)[:, None, None]
+    std = torch.tensor(normalise.std, dtype=torch.float64)[:, None, None]
+    expected = ((images / 255).double() - mean) / std
+    for raw in (images, images / 255, images.double() / 255):
+        out = normalise(raw)
+        assert out.dtype == torch.float32
+        torch.testing.assert_close(out.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def test_scale_is_exact_at_every_byte() -> None:
+    values = torch.arange(256, dtype=torch.uint8)
+    assert torch.equal(Scale()(values), values / 255)
+    floats = torch.rand(3)
+    assert torch.equal(Scale()(floats), floats)
+
+
+def test_what_evaluation_called_first_serves_training_too() -> None:
+    normalise = Normalise(mean=(0.3,), std=(0.2,))
+    with torch.inference_mode():
+        normalise(torch.zeros(1, 1, 2, 2))
+    images = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    normalise(images).sum().backward()  # type: ignore[no-untyped-call]
+    assert images.grad is not None
+    torch.testing.assert_close(images.grad, torch.full((1, 1, 2, 2), 5.0))
+
+
+def test_they_are_written_as_they_are_built() -> None:
+    for each in (CropFlip(), CropFlip(2), Scale(), CIFAR10, TINY_IMAGENET):
+        assert eval(repr(each)) == each
+    assert repr(CropFlip()) == "CropFlip(padding=4)"
+    assert repr(CIFAR10) == "Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.247, 0.2435, 0.2615))"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_both_run_inside_a_cuda_graph_without_waiting_for_the_device() -> None:
+    images = pictures(64).cuda()
+    draws = torch.Generator("cuda").manual_seed(0)
+    augment, normalise = CropFlip(), CIFAR10
+    expected = normalise(augment(images, draws))  # also fills the cache of constants
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(draws)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        normalise(augment(images, draws))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    with torch.cuda.graph(graph):
+        out = normalise(augment(images, draws))
+    draws.manual_seed(0)
+    graph.replay()
+    assert torch.equal(out, expected)
+    first = out.clone()
+    graph.replay()
+    assert not torch.equal(out, first)

@@ -1,0 +1,151 @@
+"""What holds for every stream: its own seed decides it, and nothing else."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from remanence.data.dataset import Dataset
+from remanence.records import Samples
+from remanence.streams import Stream, from_tensors, gcil, mnist360, permuted, rotated, split
+from remanence.streams.checksum import checksum
+
+Builder = Callable[[Dataset, int], Stream]
+
+SEEDED: dict[str, Builder] = {
+    "rotated": lambda dataset, seed: rotated(dataset, seed=seed, tasks=3),
+    "permuted": lambda dataset, seed: permuted(dataset, seed=seed, tasks=3),
+    "gcil-uniform": lambda dataset, seed: gcil(dataset, seed=seed, phases=4, size=60, most=4),
+    "gcil-longtail": lambda dataset, seed: gcil(
+        dataset, weights="longtail", seed=seed, phases=4, size=60, most=4
+    ),
+}
+BUILDERS: dict[str, Builder] = {
+    **SEEDED,
+    "split": lambda dataset, seed: split(dataset, 5, "s-digits"),
+    "mnist360": lambda dataset, seed: mnist360(dataset),
+    "own": lambda dataset, seed: from_tensors(
+        dataset.train.images, dataset.train.labels, groups=[(0, 1), (5, 2)], test=dataset.test
+    ),
+}
+
+
+@pytest.fixture(params=BUILDERS)
+def build(request: pytest.FixtureRequest) -> Builder:
+    return BUILDERS[request.param]
+
+
+@pytest.fixture(params=SEEDED)
+def build_seeded(request: pytest.FixtureRequest) -> Builder:
+    return SEEDED[request.param]
+
+
+@contextmanager
+def global_randomness_untouched() -> Iterator[None]:
+    before = torch.get_rng_state(), np.random.get_state(legacy=False), random.getstate()
+    yield
+    after = np.random.get_state(legacy=False)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert repr(after) == repr(before[1])
+    assert random.getstate() == before[2]
+
+
+def contents(stream: Stream, batch: int = 16, seed: int = 0) -> str:
+    """A fingerprint of everything that the stream shows, tests included."""
+    order = torch.Generator().manual_seed(seed)
+    shown = [b for task in stream.tasks for b in task.epoch(batch, order)]
+    held_out = [test.samples() for test in stream.tests]
+    rows = [test.rows for test in stream.tests if test.rows is not None]
+    return checksum(*(t for s in (*shown, *held_out) for t in (s.images, s.labels)), *rows)
+
+
+def test_the_same_seed_gives_the_same_stream(digits: Dataset, build: Builder) -> None:
+    one, two = build(digits, 3), build(digits, 3)
+    assert one.checksum == two.checksum
+    assert contents(one) == contents(two)
+
+
+def test_another_seed_gives_another_stream(digits: Dataset, build_seeded: Builder) -> None:
+    one, two = build_seeded(digits, 3), build_seeded(digits, 4)
+    assert one.checksum != two.checksum
+    assert contents(one) != contents(two)
+
+
+def test_global_random_state_is_neither_used_nor_moved(digits: Dataset, build: Builder) -> None:
+    torch.manual_seed(0)
+    with global_randomness_untouched():
+        one = contents(build(digits, 3))
+    torch.manual_seed(1)
+    np.random.seed(5)
+    random.seed(7)
+    assert contents(build(digits, 3)) == one
+
+
+def test_the_order_of_a_run_does_not_change_the_composition(
+    digits: Dataset, build_seeded: Builder
+) -> None:
+    stream = build_seeded(digits, 3)
+    before = [checksum(*task.samples()[:2]) for task in stream.tasks]
+    contents(stream, seed=8)
+    for task in stream.tasks:
+        task.release()
+    assert [checksum(*task.samples()[:2]) for task in stream.tasks] == before
+
+
+def test_the_checksum_is_that_of_the_data_too(digits: Dataset, build: Builder) -> None:
+    images = digits.train.images.clone()
+    images[0, 0, 0, 0] ^= 1
+    changed = replace(digits, train=Samples(images, digits.train.labels), checksum="other")
+    assert build(changed, 3).checksum != build(digits, 3).checksum
+    assert len(build(digits, 3).checksum) == 64
+
+
+def test_all_checksums_differ(digits: Dataset) -> None:
+    assert len({each(digits, 3).checksum for each in BUILDERS.values()}) == len(BUILDERS)
+
+
+@pytest.mark.parametrize("start", [0, 1, 3, 1000])
+def test_a_later_start_goes_on_with_the_same_epoch(
+    digits: Dataset, build: Builder, start: int
+) -> None:
+    for task in build(digits, 3).tasks:
+        whole = list(task.epoch(8, torch.Generator().manual_seed(1)))
+        start = min(start, len(whole))
+        order = torch.Generator().manual_seed(1)
+        rest = list(task.epoch(8, order, start))
+        assert len(rest) == len(whole) - start
+        for a, b in zip(whole[start:], rest, strict=True):
+            assert torch.equal(a.images, b.images)
+            assert torch.equal(a.labels, b.labels)
+        if start < len(whole):  # and the generator goes on as if all had been shown
+            full = torch.Generator().manual_seed(1)
+            list(task.epoch(8, full))
+            assert torch.equal(order.get_state(), full.get_state())
+
+
+def test_images_keep_their_shape_and_type(digits: Dataset, build: Builder) -> None:
+    stream = build(digits, 3)
+    for task in stream.tasks:
+        batch = next(task.epoch(8, torch.Generator()))
+        assert tuple(batch.images.shape[1:]) == stream.shape == (3, 5, 5)
+        assert (batch.images.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
+        assert int(batch.labels.max()) < stream.classes
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_stream_is_the_same_on_a_gpu_and_lives_there(digits: Dataset, build: Builder) -> None:
+    there = build(digits.to("cuda"), 3)
+    for task in there.tasks:
+        assert next(task.epoch(8, torch.Generator())).images.is_cuda
+    for test in there.tests:
+        assert test.samples().images.is_cuda
+        assert test.rows is None or test.rows.is_cuda
+    assert contents(there) == contents(build(digits, 3))
+    assert there.checksum == build(digits, 3).checksum

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from remanence.data.dataset import Dataset
+from remanence.records import Samples
+from remanence.streams import CIFAR10, CropFlip, Stream, gcil
+
+_FIRST_SHOWN = """
+19 29 0 11 1 86 90 28 23 31 39 96 82 17 71 8 97 80 74 59 70 87 84 64 52 42 47 65 21 22 81
+24 78 45 49 56 76 89 73 14 9 6 20 98 36 55 72 43 51 35 83 33 27 53 92 50 15 18 46 75 38 66
+77 69 95 99 93 4 61 94 68 34 32 88 67 30 62 63 40 26 48 79 85 54 44 7 12 2 41 37 13 25 10
+57 5 60 91 3 58 16
+"""
+APPEARANCE = [int(c) for c in _FIRST_SHOWN.split()]
+"""The classes of CIFAR-100 in the order in which its training labels first show them."""
+
+
+def dataset(order: list[int], each: int) -> Dataset:
+    """`each` images of every class and 10 of the test; three bytes that spell class and row."""
+    labels = torch.tensor(order).repeat(each)
+    rows = torch.arange(len(labels))
+    images = torch.stack([labels, rows // 256, rows % 256], 1).byte()[..., None, None]
+    test = torch.arange(len(order)).repeat(10)
+    test_images = torch.stack([test, test, test], 1).byte()[..., None, None]
+    return Dataset("classes", Samples(images, labels), Samples(test_images, test), len(order), "c")
+
+
+@pytest.fixture(scope="module")
+def cifar100() -> Dataset:
+    return dataset(APPEARANCE, 500)
+
+
+@pytest.fixture(scope="module", params=["uniform", "longtail"])
+def stream(request: pytest.FixtureRequest, cifar100: Dataset) -> Stream:
+    return gcil(cifar100, weights=request.param)
+
+
+def test_the_published_numbers_come_out(cifar100: Dataset) -> None:
+    uniform = [len(task.samples().labels) for task in gcil(cifar100).tasks]
+    longtail = [len(task.samples().labels) for task in gcil(cifar100, weights="longtail").tasks]
+    assert sum(uniform) == 19464
+    assert sum(longtail) == 19374
+    assert uniform[4] == 500
+    assert len(set(gcil(cifar100).tasks[4].samples().labels.tolist())) == 1
+
+
+def test_phases_keep_within_their_bounds_and_no_sample_comes_twice(stream: Stream) -> None:
+    assert len(stream.tasks) == len(stream.tests) == 20
+    shown = []
+    for task in stream.tasks:
+        images, labels, _ = task.samples()
+        assert 1 <= len(set(labels.tolist())) <= 50
+        assert 1 <= len(labels) <= 1000
+        assert task.steps(32) == len(labels) // 32
+        shown += [tuple(image.flatten().tolist()[1:]) for image in images]
+    assert len(set(shown)) == len(shown)
+
+
+def test_classes_are_renumbered_in_order_of_first_appearance(stream: Stream) -> None:
+    number: dict[int, int] = {}
+    for task in stream.tasks:
+        images, labels, _ = task.samples()
+        for original, new in zip(images[:, 0, 0, 0].tolist(), labels.tolist(), strict=True):
+            assert number.setdefault(original, len(number)) == new
+    for original, new in zip(
+        stream.tests[0].samples().images[:, 0, 0, 0].tolist(),
+        stream.tests[0].samples().labels.tolist(),
+        strict=True,
+    ):
+        assert number[original] == new
+
+
+def test_each_test_holds_all_classes_seen_so_far(stream: Stream) -> None:
+    seen: set[int] = set()
+    samples = stream.tests[0].samples()
+    assert len({test.samples for test in stream.tests}) == 1
+    assert stream.tests[0].samples() is samples
+    for number, (task, test) in enumerate(zip(stream.tasks, stream.tests, strict=True)):
+        seen |= set(task.samples().labels.tolist())
+        assert test.since == number
+        assert test.rows is not None
+        assert Counter(samples.labels[test.rows].tolist()) == dict.fromkeys(seen, 10)
+    assert set(samples.labels.tolist()) == seen
+
+
+def test_it_is_for_coloured_images_without_boundaries(stream: Stream) -> None:
+    assert (stream.augment, stream.normalise) == (CropFlip(), CIFAR10)
+    assert (stream.classes, stream.boundaries, stream.cumulative) == (100, False, True)
+
+
+CLASSES, MOST, SIZE = 6, 3, 600
+
+
+def first_phases(weights: str, seeds: int) -> list[Counter[int]]:
+    """How many samples of each class the first phase has, for seeds 0, 1, 2 …"""
+    plenty = dataset(list(range(CLASSES)), SIZE)
+    assert weights in ("uniform", "longtail")
+    streams = (
+        gcil(plenty, weights=weights, seed=s, phases=1, size=SIZE, most=MOST)  # type: ignore[arg-type]
+        for s in range(seeds)
+    )
+    return [Counter(s.tasks[0].samples().images[:, 0, 0, 0].tolist()) for s in streams]
+
+
+@pytest.mark.parametrize(("weights", "decay"), [("uniform", 1.0), ("longtail", 0.984)])
+def test_counts_are_multinomial_over_the_weights_of_the_chosen(weights: str, decay: float) -> None:
+    """Each class's excess over its expectation, summed over phases, is noise."""
+    excess, variance = np.zeros(CLASSES), np.zeros(CLASSES)
+    for counts in first_phases(weights, 300):
+        total = sum(decay**c for c in counts)
+        for c, count in counts.items():
+            share = decay**c / total
+            excess[c] += count - SIZE * share
+            variance[c] += SIZE * share * (1 - share)
+    z = excess / np.sqrt(variance)
+    assert np.abs(z).max() < 3.5
+    assert stats.chi2(CLASSES).sf((z**2).sum()) > 0.01
+
+
+def test_number_and_choice_of_classes_are_uniform() -> None:
+    phases = first_phases("longtail", 600)
+    numbers = Counter(len(counts) for counts in phases)
+    assert set(numbers) == set(range(1, MOST + 1))
+    assert stats.chisquare(list(numbers.values())).pvalue > 0.01
+    chosen = Counter(c for counts in phases for c in counts)
+    assert stats.chisquare([chosen[c] for c in range(CLASSES)]).pvalue > 0.01
+
+
+def test_a_class_gives_no_more_than_it_has() -> None:
+    stream = gcil(dataset([0, 1, 2], 30), phases=3, size=100, most=1)
+    assert [len(task.samples().labels) for task in stream.tasks] == [30, 30, 30]
+    assert [set(task.samples().labels.tolist()) for task in stream.tasks] == [{0}, {1}, {2}]
+
+
+def test_what_cannot_be_is_refused() -> None:
+    three = dataset([0, 1, 2], 30)
+    with pytest.raises(ValueError, match="no samples are left after 3 of 4 phases"):
+        gcil(three, phases=4, size=100, most=1)
+    with pytest.raises(ValueError, match="20 samples are too few for up to 3 classes"):
+        gcil(three, size=20, most=3)
+    with pytest.raises(ValueError, match="expected 'uniform' or 'longtail'"):
+        gcil(three, weights="zipf")  # type: ignore[arg-type]

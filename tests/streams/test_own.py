@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.utils.data import TensorDataset
+
+from remanence.data.dataset import Dataset
+from remanence.streams import CropFlip, Scale, Stream, from_dataset, from_tensors
+
+IMAGES = torch.arange(8 * 3, dtype=torch.uint8).view(8, 1, 1, 3)
+LABELS = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
+
+
+def labels_by_task(stream: Stream) -> list[list[int]]:
+    return [task.samples().labels.tolist() for task in stream.tasks]
+
+
+def test_without_tasks_it_is_one_task_without_boundaries() -> None:
+    stream = from_tensors(IMAGES, LABELS)
+    (task,) = stream.tasks
+    assert task.samples().images is IMAGES
+    assert (stream.classes, stream.shape, stream.boundaries) == (4, (1, 1, 3), False)
+    assert (stream.name, stream.data, stream.tests) == ("own", "own", [])
+    assert (stream.normalise, stream.augment) == (Scale(), None)
+    sizes = [len(b.labels) for b in task.epoch(3, torch.Generator())]
+    assert sizes == [3, 3, 2]
+
+
+def test_the_last_short_batch_can_be_dropped() -> None:
+    (task,) = from_tensors(IMAGES, LABELS, drop_last=True).tasks
+    assert [len(b.labels) for b in task.epoch(3, torch.Generator())] == [3, 3]
+
+
+@pytest.mark.parametrize("kind", [list, tuple, torch.tensor, np.array])
+def test_tasks_may_be_rows_in_any_form(kind: Any) -> None:
+    stream = from_tensors(IMAGES, LABELS, tasks=[kind([0, 4]), kind([7, 1, 2])])
+    assert labels_by_task(stream) == [[0, 0], [3, 1, 2]]
+    assert torch.equal(stream.tasks[1].samples().images, IMAGES[[7, 1, 2]])
+    assert stream.boundaries
+
+
+def test_tasks_may_be_groups_of_classes_which_divide_the_test_too() -> None:
+    stream = from_tensors(IMAGES, LABELS, groups=[(3, 0), (2,)], test=(IMAGES[:4], LABELS[:4]))
+    assert labels_by_task(stream) == [[0, 3, 0, 3], [2, 2]]
+    assert [(t.classes, t.since) for t in stream.tests] == [((3, 0), 0), ((2,), 1)]
+    assert [t.rows.tolist() for t in stream.tests if t.rows is not None] == [[0, 3], [2]]
+    assert stream.tests[0].samples is stream.tests[1].samples
+
+
+def test_a_test_may_be_one_for_all_or_one_for_each_task() -> None:
+    rows = [[0, 1], [2, 3]]
+    pair = IMAGES, LABELS
+    (whole,) = from_tensors(*pair, tasks=rows, test=pair).tests
+    assert (whole.since, whole.rows, len(whole.samples().labels)) == (0, None, 8)
+    each = from_tensors(*pair, tasks=rows, tests=[pair, (IMAGES[:2], LABELS[:2])]).tests
+    assert [(test.since, len(test.samples().labels)) for test in each] == [(0, 8), (1, 2)]
+
+
+def test_arrays_and_other_integers_are_taken() -> None:
+    images = np.zeros((4, 3, 2, 2), np.float32)
+    images.flags.writeable = False
+    stream = from_tensors(images, np.array([0, 1, 2, 1], np.uint8), classes=7)
+    assert stream.classes == 7
+    assert stream.tasks[0].samples().labels.dtype == torch.int64
+    assert stream.tasks[0].samples().images.dtype == torch.float32
+
+
+def test_equal_data_in_equal_tasks_have_equal_checksums(digits: Dataset) -> None:
+    images, labels, _ = digits.train
+
+    def build(**more: Any) -> str:
+        return from_tensors(images.clone(), labels.clone(), **more).checksum
+
+    variants: list[dict[str, Any]] = [
+        {},
+        {"groups": [(0, 1), (2, 3)]},
+        {"groups": [(2, 3), (0, 1)]},
+        {"tasks": [[0, 1], [2]]},
+        {"tasks": [[0], [1, 2]]},
+        {"test": digits.test},
+        {"tests": [(digits.test.images[1:], digits.test.labels[1:])]},
+        {"drop_last": True},
+    ]
+    sums = [build(**variant) for variant in variants]
+    assert sums == [build(**variant) for variant in variants]
+    assert len(set(sums)) == len(sums)
+
+
+FLOAT_LABELS = LABELS.float()
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"labels": LABELS[:5]}, "training images are .* for 5 labels"),
+    ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there are no training samples"),
+    ({"labels": LABELS - 1}, "a training label is -1; expected 0 or more"),
+    ({"classes": 3}, "a training label is 3; expected 0 to 2"),
+    ({"labels": FLOAT_LABELS}, "training labels are torch.float32"),
+    ({"labels": LABELS[:, None]}, r"training labels are torch.int64 \[8, 1\]"),
+    ({"images": IMAGES.long()}, "images are torch.int64; expected uint8 or floating point"),
+    ({"test": (IMAGES[..., :2], LABELS)}, r"test images have shape \[1, 1, 2\]"),
+    ({"test": (IMAGES, LABELS + 1)}, "a test label is 4; expected 0 to 3"),
+    ({"test": (IMAGES, LABELS), "tests": []}, "not both"),
+    ({"tests": [(IMAGES, LABELS)] * 2}, "there are 2 tests for 1 tasks"),
+    ({"tasks": [[0]], "groups": [[0]]}, "not both"),
+    ({"tasks": []}, "there are no tasks in the list"),
+    ({"tasks": [[0], []]}, "task 2 has no training samples"),
+    ({"tasks": [[8]]}, "rows outside the 8 training samples"),
+    ({"tasks": [[-1]]}, "rows outside the 8 training samples"),
+    ({"tasks": [LABELS > 0]}, "a task is a list of row numbers"),
+    ({"groups": [(0, 1), (1, 2)]}, "groups must name classes 0 to 3, each at most once"),
+    ({"groups": [(0, 4)]}, "groups must name classes 0 to 3"),
+    ({"groups": [(0,), (5,)], "classes": 9}, "task 2 has no training samples"),
+    ({"groups": [(0,)], "test": (IMAGES[1:2], LABELS[1:2])}, r"no test samples of classes \[0\]"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_what_does_not_fit_is_answered_in_a_sentence(change: dict[str, Any], message: str) -> None:
+    given: dict[str, Any] = {"images": IMAGES, "labels": LABELS, **change}
+    with pytest.raises(ValueError, match=message):
+        from_tensors(**given)
+
+
+class Pictures:
+    """PIL images that count how often they are read."""
+
+    def __init__(self, mode: str, n: int = 4) -> None:
+        self.mode, self.n, self.reads = mode, n, 0
+
+    def __len__(self) -> int:
+        return self.n
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        self.reads += 1
+        picture = Image.new("RGB", (3, 2), (index, 0, 100))
+        picture.putpixel((2, 0), (0, 50, 0))
+        return picture.convert(self.mode), index % 2
+
+
+@pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("P", 3), ("RGBA", 3)])
+def test_a_dataset_of_pil_images_is_read_once(mode: str, channels: int) -> None:
+    data = Pictures(mode)
+    stream = from_dataset(data, groups=[[0], [1]])
+    assert stream.shape == (channels, 2, 3)
+    for task in stream.tasks:
+        list(task.epoch(2, torch.Generator()))
+    assert data.reads == 4
+    images = stream.tasks[1].samples().images
+    assert images.dtype == torch.uint8
+    if mode == "RGB":
+        assert images[:, :, 1, 1].tolist() == [[1, 0, 100], [3, 0, 100]]
+        assert images[:, :, 0, 2].tolist() == [[0, 50, 0]] * 2
+
+
+def test_a_dataset_of_tensors_or_arrays_gives_what_its_tensors_give() -> None:
+    expected = from_tensors(IMAGES, LABELS, tasks=[[1, 2]], test=(IMAGES, LABELS))
+    tensors = TensorDataset(IMAGES, LABELS)
+    arrays = [(x.numpy(), int(y)) for x, y in zip(IMAGES, LABELS, strict=True)]
+    for data in (tensors, arrays):
+        stream = from_dataset(data, tasks=[[1, 2]], test=data)
+        assert stream.checksum == expected.checksum
+
+
+def test_a_dataset_carries_the_options_on() -> None:
+    stream = from_dataset(
+        TensorDataset(IMAGES, LABELS),
+        tests=[TensorDataset(IMAGES, LABELS)],
+        classes=9,
+        name="mine",
+        augment=CropFlip(),
+        drop_last=True,
+    )
+    assert (stream.classes, stream.name, stream.augment) == (9, "mine", CropFlip())
+    assert (stream.tasks[0].steps(3), len(stream.tests)) == (2, 1)
+
+
+def test_a_dataset_that_is_empty_or_of_several_sizes_is_refused() -> None:
+    with pytest.raises(ValueError, match="the dataset is empty"):
+        from_dataset([])
+    mixed = [(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 2), 1)]
+    with pytest.raises(ValueError, match=r"image 1 of the dataset is \[1, 3, 2\]"):
+        from_dataset(mixed)

@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from remanence.data.dataset import Dataset
+from remanence.records import Samples
+from remanence.streams import ComposedTask, Stream, Task, gcil, mnist360, permuted, split
+
+
+def bag(samples: Samples) -> list[tuple[bytes, int]]:
+    """The samples without their order."""
+    pairs = zip(samples.images, samples.labels.tolist(), strict=True)
+    return sorted((image.numpy().tobytes(), label) for image, label in pairs)
+
+
+def test_samples_are_made_when_first_asked_for_and_again_after_release() -> None:
+    made = []
+
+    def make() -> Samples:
+        made.append(1)
+        return Samples(torch.zeros(5, 1), torch.arange(5))
+
+    task = Task("lazy", make)
+    assert not made
+    task.samples()
+    assert task.steps(2) == 2
+    list(task.epoch(2, torch.Generator()))
+    assert len(made) == 1
+    task.release()
+    task.samples()
+    assert len(made) == 2
+
+
+def test_steps_of_a_known_size_build_nothing() -> None:
+    def make() -> Samples:
+        raise AssertionError
+
+    assert Task("sized", make, size=10).steps(4) == 2
+    assert Task("sized", make, size=10, drop_last=False).steps(4) == 3
+
+
+def test_an_epoch_draws_its_order_when_its_first_batch_is_asked_for(digits: Dataset) -> None:
+    task, order = split(digits, 5, "s").tasks[0], torch.Generator().manual_seed(0)
+    before = order.get_state()
+    epoch = task.epoch(8, order)
+    assert torch.equal(order.get_state(), before)
+    next(epoch)
+    assert not torch.equal(order.get_state(), before)
+
+
+def streams(dataset: Dataset) -> Iterator[Stream]:
+    yield split(dataset, 5, "s-digits")
+    yield permuted(dataset, seed=2, tasks=3)
+    yield gcil(dataset, phases=4, size=60, most=4)
+
+
+@pytest.mark.parametrize("kind", range(3), ids=["split", "permuted", "gcil"])
+def test_joined_is_one_task_with_all_samples_of_all_tasks(digits: Dataset, kind: int) -> None:
+    stream = list(streams(digits))[kind]
+    joint = stream.joined(32, torch.Generator())
+    (task,) = joint.tasks
+    everything = sorted(pair for task in stream.tasks for pair in bag(task.samples()))
+    assert bag(task.samples()) == everything
+    sizes = [len(b.labels) for b in task.epoch(32, torch.Generator())]
+    assert sum(sizes) == len(everything)
+    assert task.steps(32) == len(sizes)
+    assert [test.since for test in joint.tests] == [0] * len(stream.tests)
+    assert joint.checksum not in ("", stream.checksum)
+
+
+def test_joined_collects_what_composes_its_own_batches(digits: Dataset) -> None:
+    stream, order = mnist360(digits), torch.Generator().manual_seed(4)
+    (task,) = stream.tasks
+    assert isinstance(task, ComposedTask)
+    expected = bag(task.collect(4, torch.Generator().manual_seed(4)))
+    joint = stream.joined(4, order)
+    order.manual_seed(99)  # what the run draws meanwhile is no matter
+    assert bag(joint.tasks[0].samples()) == expected
+    joint.tasks[0].release()
+    assert bag(joint.tasks[0].samples()) == expected
+    shown = list(joint.tasks[0].epoch(4, order))
+    assert sum(len(batch.labels) for batch in shown) == len(expected)
+
+
+def test_joined_lets_go_of_the_parts(digits: Dataset) -> None:
+    stream = permuted(digits, tasks=3)
+    stream.joined(8, torch.Generator()).tasks[0].samples()
+    assert all(task._samples is None for task in stream.tasks)
