@@ -10,10 +10,14 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import tyro
 from tyro.conf import Positional, arg, subcommand
+
+if TYPE_CHECKING:
+    from remanence.training import Settings
+    from remanence.training.seeds import Outcome
 
 BAD_INPUT = 2
 # Optional flags whose help shows what they take, not that they default to None.
@@ -103,11 +107,9 @@ def run(options: RunOptions) -> int:
     """Plan, train what is missing, and show the results."""
     from rich.console import Console
 
-    from remanence import results
-    from remanence.display import ProgressDisplay, results_table, tell_user
+    from remanence.display import results_table, tell_user
     from remanence.training.build import build_run, read_dataset
     from remanence.training.plan import parse_seeds, plan
-    from remanence.training.seeds import Job, execute_all
 
     given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
     given |= dict(_assignment(text) for text in options.set)
@@ -132,28 +134,77 @@ def run(options: RunOptions) -> int:
         for note in settings.notes:
             tell_user(f"note: {note}")
     _writable(options.out)
-
-    began = time.perf_counter()
-    folders = {seed: settings.folder(options.out, seed) for seed in seeds}
-    missing = [seed for seed in seeds if options.again or not folders[seed].complete]
-    if len(missing) < len(seeds) and not options.quiet:
-        tell_user(f"{len(seeds) - len(missing)} of {len(seeds)} runs are there already (--again)")
-    jobs = [Job(settings, seed, str(options.out)) for seed in missing]
-    with ProgressDisplay(quiet=options.quiet) as display:
-        failed = execute_all(jobs, workers=workers, threads=threads, tell=display)
-    for seed, reason in failed.items():
-        tell_user(f"remanence: seed {seed} failed: {reason}")
-    done = [folder for seed, folder in folders.items() if seed not in failed]
-    if done:
-        runs = [(f.read("config.json"), f.read("result.json")) for f in done]
-        summary = results.summary(runs, time.perf_counter() - began)
-        published = not (given or settings.notes or settings.validation or settings.max_steps)
+    outcome, summary = _train(
+        settings,
+        seeds,
+        options.out,
+        again=options.again,
+        workers=workers,
+        threads=threads,
+        quiet=options.quiet,
+    )
+    if summary is not None:
         if not options.quiet:
-            Console().print(results_table(summary, published=published))
-            tell_user(f"runs are in {done[0].path.parent}")
+            Console().print(results_table(summary, published=settings.published))
+            tell_user(f"runs are in {settings.folder(options.out, seeds[0]).path.parent}")
         if options.json:
             print(json.dumps(summary), flush=True)
-    return 1 if failed else 0
+    return 1 if outcome.failed else 0
+
+
+def _train(
+    settings: Settings, seeds: list[int], out: Path, *, quiet: bool, **how: Any
+) -> tuple[Outcome, dict[str, Any] | None]:
+    """Make the runs under a progress display, say what failed, and sum up the rest."""
+    from remanence import results
+    from remanence.display import ProgressDisplay, tell_user
+    from remanence.training.seeds import make_runs
+
+    began = time.perf_counter()
+    with ProgressDisplay(quiet=quiet) as display:
+        outcome = make_runs(settings, seeds, out, tell=display, **how)
+    if outcome.reused and not quiet:
+        tell_user(
+            f"{outcome.reused} of {len(seeds)} runs were there already; --again trains them again"
+        )
+    for seed, reason in outcome.failed.items():
+        tell_user(f"remanence: seed {seed} failed: {reason}")
+    if not outcome.done:
+        return outcome, None
+    runs = [(f.read("config.json"), f.read("result.json")) for f in outcome.done.values()]
+    return outcome, results.summary(runs, time.perf_counter() - began)
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """See forgetting and its cure: sgd, er and clser on the digits that ship with remanence."""
+
+    out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
+    """Folder for the runs."""
+    again: Switch = False
+    """Train again what is there already."""
+
+
+def demo(options: DemoOptions) -> int:
+    """Three methods on s-mnist, one table."""
+    from rich.console import Console
+
+    from remanence.display import comparison_table, tell_user
+    from remanence.training.plan import plan
+
+    _writable(options.out)
+    tell_user("s-mnist: ten digits, two at a time; after each pair, the earlier ones are gone")
+    summaries = []
+    for method in ("sgd", "er", "clser"):
+        tell_user(f"training {method}")
+        settings = plan("s-mnist", method, dataset="mnist5k")
+        _, summary = _train(settings, [0], options.out, again=options.again, quiet=False)
+        if summary is None:
+            return 1
+        summaries.append(summary)
+    title = "All ten digits after the last pair (mnist5k, buffer 500, one seed)"
+    Console().print(comparison_table(title, summaries))
+    return 0
 
 
 @dataclass(frozen=True)
@@ -243,6 +294,7 @@ class DataOptions:
 
 Verb = (
     Annotated[RunOptions, subcommand("run")]
+    | Annotated[DemoOptions, subcommand("demo")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
@@ -262,6 +314,8 @@ def main(argv: list[str] | None = None) -> int:
         match options:
             case RunOptions():
                 return run(options)
+            case DemoOptions():
+                return demo(options)
             case ListOptions():
                 return show_list(options)
             case DataOptions(FetchOptions() as what):

@@ -161,6 +161,8 @@ def spread(mean: float | None, std: float | None) -> str:
 def _paper(summary: Mapping[str, Any], predictor: str, *, first: bool) -> str:
     asked = {"stream": summary["stream"], "method": summary["method"], "buffer": summary["buffer"]}
     figures = [f for f in paper_figures(**asked) if not f.settings]
-    named = [f for f in figures if f.predictor == predictor]
+    # Tables 1 to 3 give the predictor that answers, Table S1 all of them; GCIL's two disagree.
     tables = [f for f in figures if f.predictor is None and first]
+    means = {f.mean for f in tables}
+    named = [f for f in figures if f.predictor == predictor and f.mean not in means]
     return "; ".join(dict.fromkeys(spread(f.mean, f.std) for f in [*tables, *named])) or "–"

@@ -22,6 +22,8 @@ from remanence.training.loop import Run
 PER_RUN = "per-run"
 TRAINING_KEYS = ("batch", "epochs")
 """Settings of the loop; all others are arguments of the learner."""
+_REMARKS = ("data_root", "notes", "published")
+"""Fields that do not decide a run's numbers."""
 
 
 @dataclass(frozen=True)
@@ -48,10 +50,12 @@ class Settings:
     data_root: str | None = None
     notes: tuple[str, ...] = ()
     """What was substituted or assumed, a sentence each."""
+    published: bool = False
+    """Whether all of it is as published, so that the paper's figure may stand beside the result."""
 
     def deciding(self) -> dict[str, Any]:
-        """What the hash covers: everything but where the data lies and what was remarked."""
-        return {k: v for k, v in asdict(self).items() if k not in ("data_root", "notes")}
+        """What the hash covers."""
+        return {k: v for k, v in asdict(self).items() if k not in _REMARKS}
 
     def config(self, seed: int, stream: Stream) -> dict[str, Any]:
         """The content of `config.json`."""
@@ -60,6 +64,7 @@ class Settings:
             "data": stream.data,
             "hash": settings_hash(self.deciding()),
             "notes": list(self.notes),
+            "published": self.published,
             "seed": seed,
             "stream_checksum": stream.checksum,
             "shape": list(stream.shape),

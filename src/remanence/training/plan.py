@@ -83,6 +83,10 @@ def plan(
         max_steps=max_steps,
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
+        published=entry is not None
+        and chosen == entry.datasets[0]
+        and (network, stream_seed, validation, max_steps) == (None,) * 4
+        and not (notes or given),
     )
     if settings.network not in catalog.NETWORKS and ":" not in settings.network:
         raise ValueError(

@@ -25,6 +25,35 @@ Tell = Callable[[int, Progress], None]
 """Called with a seed and where its run stands."""
 
 
+class Outcome(NamedTuple):
+    """What became of the runs of a setting."""
+
+    done: dict[int, RunFolder]
+    failed: dict[int, str]
+    """Why, by seed."""
+    reused: int
+    """How many were there already."""
+
+
+def make_runs(
+    settings: Settings,
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    again: bool = False,
+    workers: int = 1,
+    threads: int = 1,
+    tell: Tell,
+) -> Outcome:
+    """Train the seeds that have no finished run below `out` (all of them, with `again`)."""
+    folders = {seed: settings.folder(out, seed) for seed in seeds}
+    missing = [seed for seed in seeds if again or not folders[seed].complete]
+    jobs = [Job(settings, seed, str(out)) for seed in missing]
+    failed = execute_all(jobs, workers=workers, threads=threads, tell=tell)
+    done = {seed: folder for seed, folder in folders.items() if seed not in failed}
+    return Outcome(done, failed, len(seeds) - len(missing))
+
+
 class Job(NamedTuple):
     """One run to be made."""
 
