@@ -25,7 +25,7 @@ angles = st.one_of(
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(
     degrees=angles,
     height=st.integers(1, 33),
@@ -89,6 +89,8 @@ def test_a_task_turns_training_and_test_images_by_the_same_angle(digits: Dataset
 def test_angles_are_uniform_up_to_180_degrees_and_unsorted(digits: Dataset) -> None:
     angles = [[angle(task.name) for task in rotated(digits, seed=s).tasks] for s in range(50)]
     assert stats.kstest(np.ravel(angles), stats.uniform(0, 180).cdf).pvalue > 0.01
+    assert np.min(angles) < 1
+    assert 179 < np.max(angles) < 180
     assert all(each != sorted(each) for each in angles)
 
 

@@ -27,9 +27,9 @@ def from_batches(
 
     Batches come as the iterable gives them, whatever batch size and order a run asks for; each is
     checked against `classes` and `shape` (of one image) and then forgotten, so that the iterable
-    may be endless. To go on from a later batch, the earlier ones are read and passed over. An
-    iterator, which can be read only once, serves one epoch. The checksum is empty: nothing is
-    known about the data.
+    may be endless (only `joined` reads all of it). To go on from a later batch, the earlier ones
+    are read and passed over. An iterator, which can be read only once, serves one epoch. The
+    checksum is empty: nothing is known about the data.
 
     >>> batches = [(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]))] * 3
     >>> stream = from_batches(batches, classes=2, shape=(1, 8, 8))
