@@ -83,6 +83,18 @@ class RunOptions:
     """Evaluate on this share of the training samples instead of the test set, say 0.1."""
     max_steps: Whole = None
     """Leave the stream after so many steps."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+    precision: Annotated[Literal["fp32", "bf16"] | None, arg(help_behavior_hint="")] = None
+    """Arithmetic on a GPU; bf16 unless given."""
+    engine: Annotated[
+        Literal["eager", "captured", "compiled"] | None, arg(help_behavior_hint="")
+    ] = None
+    """On a GPU: steps one operation at a time, as CUDA graphs (the default), or those compiled."""
+    deterministic: Switch = False
+    """On a GPU: the same bits again for the same seed, a little slower."""
+    side_by_side: Annotated[int, arg(metavar="N")] = 4
+    """Seeds trained at once on one GPU."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
     again: Switch = False
@@ -111,6 +123,8 @@ def run(options: RunOptions) -> int:
     from remanence.training.build import build_run, read_dataset
     from remanence.training.plan import parse_seeds, plan
 
+    if options.deterministic:  # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
     given |= dict(_assignment(text) for text in options.set)
     seeds = parse_seeds(options.seeds)
@@ -128,6 +142,10 @@ def run(options: RunOptions) -> int:
         stream_seed=int(stream_seed) if stream_seed and stream_seed.isdecimal() else stream_seed,
         validation=options.validation,
         max_steps=options.max_steps,
+        device=options.device,
+        precision=options.precision,
+        engine=options.engine,
+        deterministic=options.deterministic,
     )
     build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
     if not options.quiet:
@@ -141,6 +159,7 @@ def run(options: RunOptions) -> int:
         again=options.again,
         workers=workers,
         threads=threads,
+        side_by_side=_at_least_one("--side-by-side", options.side_by_side),
         quiet=options.quiet,
     )
     if summary is not None:

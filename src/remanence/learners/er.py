@@ -45,3 +45,7 @@ class ER(Learner):
         x, y = self.prepare(batch, past) if past else self.prepare(batch)
         self.descend(F.cross_entropy(self.network(x), y))
         self.memory.add(batch)
+
+    def host_state(self) -> int:
+        """How far the memory is filled decides the size of the replay batch."""
+        return self.memory.filled

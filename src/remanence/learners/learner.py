@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ class Learner(ABC):
             raise ValueError("the network has no parameters: there is nothing to learn")
         if optimizer is None:
             _positive("lr", lr)
-            optimizer = torch.optim.SGD(parameters, lr=lr)
+            optimizer = torch.optim.SGD(parameters, lr=lr, fused=parameters[0].is_cuda)
         else:
             _check_optimizer(optimizer, parameters)
         self.network = network.train()
@@ -134,6 +134,21 @@ class Learner(ABC):
         finally:
             self._global_random = _global_state(self.device)
             _set_global_state(outside, self.device)
+
+    def host_state(self) -> Hashable:
+        """What `step` reads on the host: while it stays equal, every step runs the same kernels."""
+        return None
+
+    def generators(self) -> list[torch.Generator]:
+        """Every generator that a step draws from, those of the memories included."""
+        holders = [self, *(part for part in self._parts().values() if not isinstance(part, Tensor))]
+        values = (value for holder in holders for value in getattr(holder, "__dict__", {}).values())
+        return [value for value in values if isinstance(value, torch.Generator)]
+
+    def networks(self) -> list[nn.Module]:
+        """The working network and those that the memories keep."""
+        kept = (getattr(part, "network", None) for part in self._parts().values())
+        return [self.network, *(network for network in kept if isinstance(network, nn.Module))]
 
     # -- answering --------------------------------------------------------------------------
 

@@ -48,7 +48,12 @@ class SemanticMemory:
         toss = torch.rand((), device=self._device, generator=self.coin)
         weight = (1 / (step.double() + 1)).clamp_(min=1 - self.decay) * (toss < self.rate)
         weight = weight.to(self._averaged[0].dtype)
-        torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))  # type: ignore[misc]
+        if self._device.type == "cpu":
+            torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
+        else:  # a weight on the GPU would make lerp a kernel per tensor; these are a few for all
+            change = torch._foreach_sub(self._working, self._averaged)
+            torch._foreach_mul_(change, weight)
+            torch._foreach_add_(self._averaged, change)
 
     def state_dict(self) -> State:
         """Weights, buffers and the coin."""

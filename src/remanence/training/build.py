@@ -17,6 +17,7 @@ from remanence.learners import Learner
 from remanence.randomness import derive, generator
 from remanence.results import RunFolder, settings_hash
 from remanence.streams import Augment, Normaliser, Stream
+from remanence.training.engine import Captured, Eager, Engine
 from remanence.training.loop import Run
 
 PER_RUN = "per-run"
@@ -44,9 +45,11 @@ class Settings:
     """None: the stream's own; "per-run": a new composition for each seed."""
     validation: float | None = None
     max_steps: int | None = None
-    precision: str = "fp32"
     device: str = "cpu"
+    precision: str = "fp32"
     engine: str = "eager"
+    deterministic: bool = False
+    """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
     data_root: str | None = None
     notes: tuple[str, ...] = ()
     """What was substituted or assumed, a sentence each."""
@@ -142,6 +145,8 @@ def build_learner(settings: Settings, inputs: Inputs, seed: int) -> Learner:
         settings.network, "network"
     )
     network = initialised(make_network, inputs.shape, inputs.classes, seed).to(settings.device)
+    if settings.device != "cpu":
+        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     learner = find_learner(settings.method)
     arguments: dict[str, Any] = {
         name: value for name, value in settings.values.items() if name not in TRAINING_KEYS
@@ -165,6 +170,17 @@ def initialised(
     if not isinstance(network, nn.Module):
         raise ValueError(f"the network function gave a {type(network).__name__}, not a module")
     return network
+
+
+def build_engine(settings: Settings) -> Engine:
+    """What executes the steps, and the process-wide switches that its promises need."""
+    if settings.device == "cpu":
+        return Eager()
+    torch.use_deterministic_algorithms(settings.deterministic)
+    torch.backends.cudnn.benchmark = not settings.deterministic
+    if settings.engine == "eager":
+        return Eager(settings.device, settings.precision)
+    return Captured(settings.device, settings.precision, compiled=settings.engine == "compiled")
 
 
 def find_learner(method: str) -> type[Learner]:

@@ -175,6 +175,7 @@ class _Group:
         self._tell(number, self.first.epochs - 1)
 
     def _read(self, task: int, epoch: int) -> None:
+        self.engine.wait()
         for run in self.runs:
             _check_finite(run)
             if self.hooks.on_read is not None:
@@ -193,7 +194,8 @@ class _Group:
             if tests:
                 chosen = [run.stream.tests[i] for i in tests]
                 for name, predict in run.learner.predictors().items():
-                    run.record.add(name, number, tests, accuracies(predict, chosen))
+                    with self.engine.arithmetic():
+                        run.record.add(name, number, tests, accuracies(predict, chosen))
             if self.hooks.on_task is not None:
                 self.hooks.on_task(run, number)
 

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from remanence import catalog, presets
 from remanence.data import DATASETS, locate
 from remanence.training.build import (
@@ -37,6 +39,10 @@ def plan(
     stream_seed: int | str | None = None,
     validation: float | None = None,
     max_steps: int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    engine: str | None = None,
+    deterministic: bool = False,
 ) -> Settings:
     """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
 
@@ -70,6 +76,7 @@ def plan(
     if validation is not None and entry is None:
         raise ValueError("--validation divides a dataset; your own stream brings its own tests")
     assert network is not None or entry is not None
+    device = _device(device, precision, engine)
     settings = Settings(
         stream=stream,
         method=method,
@@ -81,6 +88,10 @@ def plan(
         stream_seed=stream_seed,
         validation=validation,
         max_steps=max_steps,
+        device=device,
+        precision=precision or ("fp32" if device == "cpu" else "bf16"),
+        engine=engine or ("eager" if device == "cpu" else "captured"),
+        deterministic=deterministic and device != "cpu",
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
         published=entry is not None
@@ -96,6 +107,29 @@ def plan(
     data = read_dataset(settings)
     checksum = own_stream(stream).checksum if data is None else data.checksum
     return replace(settings, data_checksum=checksum)
+
+
+def _device(device: str, precision: str | None, engine: str | None) -> str:
+    """The device to train on, found fit for what is asked of it."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        if precision == "bf16" or engine not in (None, "eager"):
+            raise ValueError("bf16 and captured steps need a GPU; leave out --precision, --engine")
+        return device
+    if not torch.cuda.is_available():
+        raise ValueError(
+            "--device cuda: no CUDA device can be used here; leave it out to train on the CPU"
+        )
+    major, minor = torch.cuda.get_device_capability()
+    if major < 7:
+        raise ValueError(
+            f"{torch.cuda.get_device_name()} has compute capability {major}.{minor}; expected 7.0 "
+            "or later: use --device cpu"
+        )
+    if precision != "fp32" and not torch.cuda.is_bf16_supported():
+        raise ValueError(f"{torch.cuda.get_device_name()} has no bfloat16: use --precision fp32")
+    return device
 
 
 def _buffer(method: str, buffer: int | None, takes: set[str], notes: list[str]) -> int | None:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from remanence.results import RunFolder
-from remanence.training.build import Settings, build_run, read_dataset
+from remanence.training.build import Settings, build_engine, build_run, read_dataset
 from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
 
 Tell = Callable[[int, Progress], None]
@@ -43,49 +43,68 @@ def make_runs(
     again: bool = False,
     workers: int = 1,
     threads: int = 1,
+    side_by_side: int = 1,
     tell: Tell,
 ) -> Outcome:
     """Train the seeds that have no finished run below `out` (all of them, with `again`)."""
     folders = {seed: settings.folder(out, seed) for seed in seeds}
     missing = [seed for seed in seeds if again or not folders[seed].complete]
-    jobs = [Job(settings, seed, str(out)) for seed in missing]
+    width = side_by_side if settings.device != "cpu" else 1
+    groups = [tuple(missing[i : i + width]) for i in range(0, len(missing), width)]
+    jobs = [Job(settings, group, str(out)) for group in groups]
     failed = execute_all(jobs, workers=workers, threads=threads, tell=tell)
     done = {seed: folder for seed, folder in folders.items() if seed not in failed}
     return Outcome(done, failed, len(seeds) - len(missing))
 
 
 class Job(NamedTuple):
-    """One run to be made."""
+    """Runs to be made side by side: one on a CPU, several on a GPU."""
 
     settings: Settings
-    seed: int
+    seeds: tuple[int, ...]
     out: str
 
 
 def execute(job: Job, tell: Callable[[Progress], None]) -> None:
-    """Train and evaluate one run and write its folder."""
+    """Train and evaluate the runs of a job and write their folders."""
     settings, began = job.settings, time.perf_counter()
-    run = build_run(settings, read_dataset(settings), job.seed)
-    folder = settings.folder(Path(job.out), job.seed)
-    folder.begin(settings.config(job.seed, run.stream))
+    dataset, engine = read_dataset(settings), build_engine(settings)
+    runs = [build_run(settings, dataset, seed) for seed in job.seeds]
+    folders = {run.seed: settings.folder(Path(job.out), run.seed) for run in runs}
+    for run in runs:
+        folders[run.seed].begin(settings.config(run.seed, run.stream))
     hooks = Hooks(
-        on_read=lambda run: _note_totals(folder, run),
-        on_task=lambda run, task: _note_accuracies(folder, run, task),
+        on_read=lambda run: _note_totals(folders[run.seed], run),
+        on_task=lambda run, task: _note_accuracies(folders[run.seed], run, task),
         on_progress=tell,
     )
-    (record,) = train([run], max_steps=settings.max_steps, hooks=hooks)
+    try:
+        train(runs, max_steps=settings.max_steps, engine=engine, hooks=hooks)
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"the GPU's memory does not hold {len(runs)} runs side by side; try a smaller "
+            f"--side-by-side ({str(error).splitlines()[0]})"
+        ) from None
     timing = {
         "seconds": time.perf_counter() - began,
-        "steps": record.steps,
+        "side_by_side": len(runs),
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
         "python": platform.python_version(),
         "machine": platform.machine(),
+        "processor": _processor(settings.device),
         "host": platform.node(),
     }
     about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
-    result = {**about, "data": run.stream.data, "seed": job.seed, **record.result()}
-    folder.finish(run.learner, result, timing)
+    for run in runs:
+        result = {**about, "data": run.stream.data, "seed": run.seed, **run.record.result()}
+        folders[run.seed].finish(run.learner, result, timing)
+
+
+def _processor(device: str) -> str:
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def _note_totals(folder: RunFolder, run: Run) -> None:
@@ -107,12 +126,12 @@ def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) 
     if min(workers, len(jobs)) > 1:
         return _in_workers(jobs, min(workers, len(jobs)), threads, tell)
     torch.set_num_threads(threads)
-    failed = {}
+    failed: dict[int, str] = {}
     for job in jobs:
         try:
-            execute(job, lambda progress, seed=job.seed: tell(seed, progress))  # type: ignore[misc]
+            execute(job, lambda progress, job=job: tell(job.seeds[0], progress))  # type: ignore[misc]
         except (TrainingError, ValueError, OSError) as error:
-            failed[job.seed] = str(error)
+            failed |= dict.fromkeys(job.seeds, str(error))
     return failed
 
 
@@ -120,13 +139,13 @@ def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> 
     context = multiprocessing.get_context("spawn")  # a fork would inherit torch's thread pools
     waiting = list(reversed(jobs))
     failed: dict[int, str] = {}
-    busy: dict[Connection[Any, Any], tuple[BaseProcess, int]] = {}
+    busy: dict[Connection[Any, Any], tuple[BaseProcess, Job]] = {}
 
     def give_work(channel: Connection[Any, Any], process: BaseProcess) -> None:
         job = waiting.pop() if waiting else None
         channel.send(job)
         if job is not None:
-            busy[channel] = (process, job.seed)
+            busy[channel] = (process, job)
 
     started: list[BaseProcess] = []
     try:
@@ -140,19 +159,20 @@ def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> 
         while busy:
             for channel in wait(list(busy)):
                 assert isinstance(channel, Connection)
-                process, seed = busy[channel]
+                process, job = busy[channel]
                 try:
                     kind, content = channel.recv()
                 except (EOFError, OSError):
                     del busy[channel]
                     process.join()
-                    failed[seed] = f"its worker process died ({_end(process.exitcode)})"
+                    reason = f"its worker process died ({_end(process.exitcode)})"
+                    failed |= dict.fromkeys(job.seeds, reason)
                     continue
                 if kind == "progress":
-                    tell(seed, content)
+                    tell(job.seeds[0], content)
                     continue
                 if kind == "failed":
-                    failed[seed] = content
+                    failed |= dict.fromkeys(job.seeds, content)
                 del busy[channel]
                 give_work(channel, process)
     finally:

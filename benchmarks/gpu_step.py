@@ -1,0 +1,187 @@
+"""One step of the published S-CIFAR-10 protocol on a GPU: the usual way, and ours.
+
+    python benchmarks/gpu_step.py [--quick]
+
+Everything is measured in one run and printed as one JSON line: milliseconds per step (per learner,
+where several train side by side), the card's bf16 matrix rate, and the share of it that we reach.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remanence.learners import CLSER
+from remanence.networks import ResNet18
+from remanence.records import Samples
+from remanence.streams import CIFAR10, CropFlip
+from remanence.training.engine import Captured, Eager, Engine
+
+BATCH = 32
+FLOP_PER_IMAGE = 1.11e9
+"""One forward of this ResNet-18 on a 32 x 32 image; a backward costs twice as much."""
+FLOP_PER_STEP = FLOP_PER_IMAGE * (3 * (BATCH + 2 * BATCH) + 2 * BATCH)
+"""Working network on replay and on the union, forward and backward; two memories forward."""
+SETTINGS = {
+    "memory_batch": BATCH,
+    "consistency_weight": 0.15,
+    "stable_rate": 0.1,
+    "plastic_rate": 0.9,
+    "lr": 0.1,
+}
+
+
+def milliseconds(step: Callable[[], object], steps: int, warm: int) -> float:
+    for _ in range(warm):
+        step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    for _ in range(steps):
+        step()
+    torch.cuda.synchronize()
+    return 1000 * (time.perf_counter() - began) / steps
+
+
+def matrix_rate() -> float:
+    """bf16 matrix products per second, in TFLOP."""
+    n = 8192
+    a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return 2 * n**3 / milliseconds(lambda: torch.mm(a, b), 20, 5) / 1e9
+
+
+class UsualWay:
+    """The published step as it is commonly written: eager float32, the buffer sample by sample."""
+
+    def __init__(self, buffer: int, samples: Samples) -> None:
+        self.working: nn.Module = ResNet18(10).cuda()
+        self.plastic = copy.deepcopy(self.working)
+        self.stable = copy.deepcopy(self.working)
+        self.optimizer = torch.optim.SGD(self.working.parameters(), lr=0.1)
+        self.samples = samples
+        self.images = samples.images[:buffer].clone()
+        self.labels = samples.labels[:buffer].clone()
+        self.seen = 10 * buffer
+        self.steps = 1000
+        mean, std = (
+            torch.tensor(v, device="cuda")[:, None, None] for v in (CIFAR10.mean, CIFAR10.std)
+        )
+        self.mean, self.std = mean, std
+
+    def transform(self, image: Tensor) -> Tensor:
+        """Crop, flip and normalise one image."""
+        padded = F.pad(image.float() / 255, [4] * 4)
+        top, left = random.randrange(9), random.randrange(9)
+        crop = padded[:, top : top + 32, left : left + 32]
+        return ((crop.flip(2) if random.random() < 0.5 else crop) - self.mean) / self.std
+
+    def step(self) -> None:
+        """One step, data included."""
+        rows = torch.randint(len(self.samples.labels), (BATCH,), device="cuda")
+        raw, y = self.samples.images[rows], self.samples.labels[rows]
+        x = torch.stack([self.transform(image) for image in raw])
+        chosen = random.sample(range(len(self.labels)), BATCH)
+        x_m = torch.stack([self.transform(self.images[i]) for i in chosen])
+        y_m = torch.stack([self.labels[i] for i in chosen])
+        with torch.no_grad():
+            plastic, stable = self.plastic(x_m), self.stable(x_m)
+            column = torch.arange(BATCH, device="cuda")
+            better = stable.softmax(1)[column, y_m] > plastic.softmax(1)[column, y_m]
+            target = torch.where(better[:, None], stable, plastic)
+        self.optimizer.zero_grad()
+        consistency = F.mse_loss(self.working(x_m), target)
+        union = self.working(torch.cat([x, x_m]))
+        loss = F.cross_entropy(union, torch.cat([y, y_m])) + 0.15 * consistency
+        loss.backward()  # type: ignore[no-untyped-call]
+        if not torch.isfinite(loss).item():
+            raise RuntimeError("the loss is not finite")
+        self.optimizer.step()
+        for image, label in zip(raw, y, strict=True):
+            slot = random.randint(0, self.seen)
+            self.seen += 1
+            if slot < len(self.labels):
+                self.images[slot] = image
+                self.labels[slot] = label
+        self.steps += 1
+        for model, rate in ((self.plastic, 0.9), (self.stable, 0.1)):
+            if random.random() < rate:
+                decay = min(1 - 1 / (self.steps + 1), 0.999)
+                for mean, new in zip(model.parameters(), self.working.parameters(), strict=True):
+                    mean.data.mul_(decay).add_(new.data, alpha=1 - decay)
+
+
+def ours(
+    samples: Samples, learners: int, engine: Engine, steps: int, buffer: int = 500
+) -> tuple[float, float]:
+    """Milliseconds per step of each learner, and seconds until all graphs were there."""
+    group = [
+        CLSER(
+            ResNet18(10).cuda().to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+            buffer_size=buffer,
+            augment=CropFlip(4),
+            normalise=CIFAR10,
+            seed=seed,
+            **SETTINGS,  # type: ignore[arg-type]
+        )
+        for seed in range(learners)
+    ]
+    order = torch.Generator().manual_seed(0)
+
+    def step() -> None:
+        for learner in group:
+            rows = torch.randint(len(samples.labels), (BATCH,), generator=order)
+            engine.step(learner, samples.rows(rows.cuda(non_blocking=True)))
+
+    for learner in group:  # fill the memories in a few large presentations
+        learner.memory.add(Samples(samples.images[:buffer], samples.labels[:buffer]))
+    began = time.perf_counter()
+    for _ in range(9):
+        step()
+    engine.wait()
+    start = time.perf_counter() - began
+    return milliseconds(step, steps, 20) / learners, start
+
+
+def main() -> None:
+    quick = "--quick" in sys.argv
+    steps = 60 if quick else 300
+    torch.backends.cudnn.benchmark = True
+    draws = torch.Generator("cuda").manual_seed(0)
+    images = torch.randint(0, 256, (10_000, 3, 32, 32), generator=draws, device="cuda").byte()
+    samples = Samples(images, torch.randint(0, 2, (10_000,), generator=draws, device="cuda"))
+    found: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    rate = matrix_rate()
+    found["bf16_matrix_tflops"] = round(rate)
+    usual = milliseconds(UsualWay(500, samples).step, 30, 5)
+    found["usual_eager_fp32_ms"] = round(usual, 2)
+    found["ours_eager_bf16_ms"] = round(ours(samples, 1, Eager("cuda", "bf16"), 40)[0], 2)
+    for compiled in (False, True):
+        for learners in (1, 4, 8):
+            name = f"{'compiled' if compiled else 'captured'}_{learners}"
+            engine = Captured("cuda", "bf16", compiled=compiled)
+            ms, start = ours(samples, learners, engine, steps)
+            share = FLOP_PER_STEP / (ms / 1000) / 1e12 / rate
+            found[name] = {
+                "ms_per_learner_step": round(ms, 3),
+                "times_faster": round(usual / ms, 1),
+                "share_of_matrix_rate": round(share, 3),
+                "start_s": round(start, 1),
+                "refused": [refusal[:100] for refusal in engine.refusals()][:1],
+            }
+            print(name, found[name], file=sys.stderr, flush=True)
+    small, large = (
+        ours(samples, 1, Captured("cuda", "bf16"), steps, buffer)[0] for buffer in (200, 5120)
+    )
+    found["buffer_5120_over_200"] = round(large / small, 3)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

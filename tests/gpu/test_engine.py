@@ -1,0 +1,133 @@
+"""Captured and eager steps, on a real GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remanence.learners import CLSER, ER, SGD, Learner, MeanER
+from remanence.networks import ResNet18
+from remanence.records import Samples
+from remanence.streams import CIFAR10, CropFlip
+from remanence.training.engine import Captured, Eager, Engine
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+BATCH = 16
+
+
+@pytest.fixture(autouse=True)
+def _deterministic() -> Iterator[None]:
+    torch.use_deterministic_algorithms(True)
+    torch.backends.cudnn.benchmark = False
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def build(kind: type[Learner], seed: int = 0, dropout: bool = False) -> Learner:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network: nn.Module = ResNet18(4, width=8)
+    if dropout:
+        network = nn.Sequential(network, nn.Dropout(0.2))
+    network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    memory = {} if kind is SGD else {"buffer_size": 40, "memory_batch": BATCH}
+    return kind(network, augment=CropFlip(4), normalise=CIFAR10, seed=seed, lr=0.05, **memory)  # type: ignore[arg-type]
+
+
+def batches(count: int, last: int = BATCH) -> list[Samples]:
+    draws = torch.Generator().manual_seed(7)
+    sizes = [BATCH] * (count - 1) + [last]
+    return [
+        Samples(
+            torch.randint(0, 256, (n, 3, 32, 32), generator=draws).byte().cuda(),
+            torch.randint(0, 4, (n,), generator=draws).cuda(),
+        )
+        for n in sizes
+    ]
+
+
+def flat(state: object) -> list[Tensor]:
+    if isinstance(state, Tensor):
+        return [state.cpu()]
+    if isinstance(state, dict):
+        return [t for key in sorted(state) for t in flat(state[key])]
+    return []
+
+
+def trained(engine: Engine, learners: list[Learner], supply: list[Samples]) -> list[list[Tensor]]:
+    for batch in supply:
+        for learner in learners:
+            engine.step(learner, batch)
+    engine.wait()
+    return [flat(learner.state_dict()) for learner in learners]
+
+
+@pytest.mark.parametrize("kind", [SGD, ER, MeanER, CLSER])
+@pytest.mark.parametrize("dropout", [False, True])
+def test_captured_steps_are_the_eager_steps_bit_for_bit(kind: type[Learner], dropout: bool) -> None:
+    supply = batches(30, last=5)
+    engine = Captured("cuda", "fp32")
+    (eager,) = trained(Eager("cuda", "fp32"), [build(kind, dropout=dropout)], supply)
+    (captured,) = trained(engine, [build(kind, dropout=dropout)], supply)
+    assert engine.refusals() == []
+    assert next(iter(engine.lanes.values())).graph is not None
+    assert len(eager) == len(captured)
+    assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_seed_gives_the_same_bits_whatever_runs_beside_it(precision: str) -> None:
+    supply = batches(30)
+    (alone,) = trained(Captured("cuda", precision), [build(CLSER, 1)], supply)
+    beside = trained(Captured("cuda", precision), [build(CLSER, s) for s in range(4)], supply)
+    assert all(torch.equal(a, b) for a, b in zip(alone, beside[1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(alone, beside[2], strict=True))
+
+
+def test_bf16_agrees_with_fp32_to_its_rounding() -> None:
+    supply = batches(12)
+    exact, rounded = (build(CLSER) for _ in range(2))
+    trained(Captured("cuda", "fp32"), [exact], supply)
+    trained(Captured("cuda", "bf16"), [rounded], supply)
+    for a, b in zip(exact.network.parameters(), rounded.network.parameters(), strict=True):
+        assert (a - b).norm() <= 0.05 * a.norm() + 0.01
+
+
+def test_an_optimizer_that_cannot_be_captured_runs_eagerly_with_the_same_result() -> None:
+    def adam() -> Learner:
+        network = ResNet18(4, width=8).cuda()
+        return ER(
+            network,
+            buffer_size=40,
+            memory_batch=BATCH,
+            optimizer=torch.optim.Adam(network.parameters()),
+        )
+
+    torch.manual_seed(0)
+    first = adam()
+    torch.manual_seed(0)
+    second = adam()
+    supply = batches(15)
+    engine = Captured("cuda", "fp32")
+    (a,) = trained(Eager("cuda", "fp32"), [first], supply)
+    (b,) = trained(engine, [second], supply)
+    assert engine.refusals()
+    assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def test_a_learner_saved_amid_captured_steps_goes_on_as_if_nothing_had_happened() -> None:
+    supply = batches(40)
+    (whole,) = trained(Captured("cuda", "fp32"), [build(CLSER)], supply)
+    first = build(CLSER)
+    trained(Captured("cuda", "fp32"), [first], supply[:25])
+    second = build(CLSER, seed=5)
+    second.load_state_dict(first.state_dict())
+    (rest,) = trained(Captured("cuda", "fp32"), [second], supply[25:])
+    assert all(torch.equal(a, b) for a, b in zip(whole, rest, strict=True))
