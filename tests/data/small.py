@@ -49,8 +49,10 @@ class Small:
 
     def same(self, dataset: Dataset) -> bool:
         """Whether the dataset holds exactly these arrays."""
-        got = (*dataset.train[:2], *dataset.test[:2])
-        return all(np.array_equal(a, t.numpy()) for a, t in zip(self.arrays, got, strict=True))
+        got = Arrays(
+            *(tensor.numpy() for tensor in (*dataset.train[:2], *dataset.test[:2])),
+        )
+        return all(np.array_equal(getattr(self.arrays, f), getattr(got, f)) for f in got._fields)
 
 
 def put(path: Path, data: bytes, *, age: int = 3600) -> None:
@@ -97,8 +99,8 @@ def mnist() -> Small:
     arrays = draw(spec.train, spec.test, spec.classes)
     files = {}
     for layout in spec.layouts:
-        for file, array in zip(layout.files, arrays, strict=True):
-            data = idx(array.squeeze())
+        for file, field in zip(layout.files, arrays._fields, strict=True):
+            data = idx(getattr(arrays, field).squeeze())
             files[file.path] = gzip.compress(data, mtime=0) if file.path.endswith("gz") else data
     return publish(spec, arrays, files)
 
@@ -160,23 +162,25 @@ def batch(images: NDArray[np.uint8], labels: NDArray[np.int64], *, fine: bool) -
 def tiny_imagenet() -> Small:
     """Three classes, the first training image in shades of grey."""
     wnids = ["n02", "n01", "n03"]
-    spec = replace(DATASETS["tiny-imagenet"], train=(6, 3, 64, 64), test=(4, 3, 64, 64), classes=3)
+    spec = replace(DATASETS["tiny-imagenet"], train=(6, 3, 64, 64), test=(6, 3, 64, 64), classes=3)
     top = "tiny-imagenet-200"
-    shades = np.random.default_rng(0).integers(0, 256, (10, 8, 8, 3), dtype=np.uint8)
+    shades = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
     pictures = [Image.fromarray(image).resize((64, 64)) for image in shades]
     pictures[0] = pictures[0].convert("L")
     names = [f"train/{w}/images/{w}_{i}.JPEG" for w in sorted(wnids) for i in range(2)]
-    names += [f"val/images/val_{i}.JPEG" for i in range(4)]
+    names += [f"val/images/val_{i}.JPEG" for i in range(6)]
     files = {f"{top}/{name}": jpeg(p) for name, p in zip(names, pictures, strict=True)}
     files[f"{top}/wnids.txt"] = "\n".join(wnids).encode()
-    lines = [f"val_{i}.JPEG\t{w}\t0\t0\t62\t62\n" for i, w in enumerate([*wnids, "n01"])]
+    lines = [f"val_{i}.JPEG\t{w}\t0\t0\t62\t62\n" for i, w in enumerate([*wnids, *sorted(wnids)])]
     files[f"{top}/val/val_annotations.txt"] = "".join(lines).encode()
     files[f"{top}/train/n01/n01_boxes.txt"] = b"n01_0.JPEG\t0\t0\t62\t62\n"
     decoded = [
         np.asarray(Image.open(io.BytesIO(files[f"{top}/{name}"])).convert("RGB")) for name in names
     ]
     images = np.stack(decoded).transpose(0, 3, 1, 2)
-    arrays = Arrays(images[:6], np.array([0, 0, 1, 1, 2, 2]), images[6:], np.array([1, 0, 2, 0]))
+    arrays = Arrays(
+        images[:6], np.array([0, 0, 1, 1, 2, 2]), images[6:], np.array([1, 0, 2, 0, 1, 2])
+    )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for path, data in files.items():

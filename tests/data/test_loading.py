@@ -110,8 +110,8 @@ def test_the_shipped_digits() -> None:
     assert digits.checksum == "c439be6ef3a9f330"
     assert digits.train.labels.bincount().tolist() == [400] * 10
     assert digits.test.labels.bincount().tolist() == [100] * 10
-    both = torch.cat([digits.train.images, digits.test.images]).flatten(1)
-    assert len(both.unique(dim=0)) == 5000
+    both = torch.cat([digits.train.images, digits.test.images])
+    assert len({image.numpy().tobytes() for image in both}) == 5000
     digits.train.images.zero_()
     assert load("mnist5k").train.images.any()
 
@@ -122,7 +122,7 @@ def test_damaged_shipped_digits_are_refused(tmp_path: Path) -> None:
     assert path is not None
     (tmp_path / "mnist5k").mkdir()
     (tmp_path / "mnist5k" / "mnist5k.npz").write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match="has sha256 .* expected ebff.*; install remanence again"):
+    with pytest.raises(DataError, match=r"has sha256 .* expected ebff.*; install remanence again"):
         load(replace(spec, home=tmp_path))
 
 
@@ -172,8 +172,8 @@ def test_real_files(name: str, checksum: str) -> None:
         DATASETS[name].test,
     )
     if name != "mnist":
-        assert dataset.train.labels.bincount().unique().tolist() == [50_000 // dataset.classes]
-        assert dataset.test.labels.bincount().unique().tolist() == [10_000 // dataset.classes]
+        assert set(dataset.train.labels.bincount().tolist()) == {50_000 // dataset.classes}
+        assert set(dataset.test.labels.bincount().tolist()) == {10_000 // dataset.classes}
 
 
 def test_the_shipped_digits_are_the_first_of_each_class_of_mnist() -> None:

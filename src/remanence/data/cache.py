@@ -55,7 +55,7 @@ def key(spec: Spec, layout: Layout, root: Path) -> str | None:
     digest = hashlib.sha256(repr((_VERSION, shapes, layout)).encode())
     newest = 0
     for path in sorted(path for file in layout.files for path in walk(root.absolute() / file.path)):
-        stat = path.stat()
+        stat = os.stat(path)
         digest.update(f"\n{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
         newest = max(newest, stat.st_mtime_ns)
     return digest.hexdigest() if newest < time.time_ns() - _SETTLED_NS else None

@@ -32,22 +32,28 @@ def fetch(
     'mnist5k.npz'
     """
     spec = resolve(name)
-    try:
-        load(spec, root)
+    if _right(spec, root):
         if progress:
             here = "comes with remanence" if spec.home else "is there already"
             print(f"{spec.name} {here}: nothing to fetch", file=sys.stderr)
-    except DataError:
-        if spec.home is not None:
-            raise
+    else:
         root = cache.folder() if root is None else Path(root)
+        base = (url or spec.url).rstrip("/")
         for file in spec.layouts[0].files:
-            _retrieve(
-                f"{(url or spec.url).rstrip('/')}/{Path(file.path).name}", file, root, progress
-            )
+            _retrieve(f"{base}/{Path(file.path).name}", file, root, progress)
     place = locate(spec, root)
     assert place is not None
     return place
+
+
+def _right(spec: Spec, root: Path | str | None) -> bool:
+    try:
+        load(spec, root)
+    except DataError:
+        if spec.home is not None:
+            raise
+        return False
+    return True
 
 
 def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
@@ -59,10 +65,9 @@ def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
     level = log.level
     log.setLevel("ERROR")
     try:
-        path = pooch.retrieve(
+        pooch.retrieve(
             url, file.digest, file.path, root, downloader=partial(_download, progress=progress)
         )
-        Path(path).chmod(0o644)  # pooch leaves what it downloads to its owner alone
     except requests.RequestException as error:
         raise DataError(f"{url} cannot be reached ({type(error).__name__}); {by_hand}") from None
     except OSError as error:
@@ -84,6 +89,7 @@ def _download(url: str, output: str, _: Any, *, progress: bool) -> None:
     from urllib3.exceptions import HTTPError
 
     received = 0
+    Path(output).chmod(0o644)  # pooch's temporary files are for their owner alone
     with requests.get(url, stream=True, timeout=30) as response, open(output, "wb") as file:
         if not response.ok:
             raise DataError(f"{url} answered {response.status_code} {response.reason}")

@@ -33,7 +33,7 @@ def _values(path: Path, data: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8
     header = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
     if data[: len(header)] != header:
         raise DataError(
-            f"{path} begins with {data[: len(header)].hex()}, expected {header.hex()}, "
+            f"{path} begins with {data[: len(header)].hex(' ', 4)}, expected {header.hex(' ', 4)}, "
             f"the idx header of {list(shape)} unsigned bytes"
         )
     size = len(header) + math.prod(shape)

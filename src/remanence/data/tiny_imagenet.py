@@ -38,11 +38,14 @@ def decode(spec: Spec, contents: Contents) -> Arrays:
     for path in test_paths:
         if classes.get(path.name) not in number:
             raise DataError(f"{annotations} gives {path.name} no class of {listing.name}")
+    test_labels = np.array([number[classes[path.name]] for path in test_paths], np.int64)
+    if len(set(np.bincount(test_labels, minlength=spec.classes))) > 1:
+        raise DataError(f"{annotations} gives some classes more images than others")
     return Arrays(
         _images(contents, train_paths, spec.train),
         np.repeat(np.arange(spec.classes, dtype=np.int64), each),
         _images(contents, test_paths, spec.test),
-        np.array([number[classes[path.name]] for path in test_paths], np.int64),
+        test_labels,
     )
 
 

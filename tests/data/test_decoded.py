@@ -1,0 +1,213 @@
+"""The cache of decoded datasets: used when right, never trusted when not, never in the way."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from remanence.data import DataError, Dataset, load, verify
+from remanence.data.spec import Arrays, Contents, Spec
+
+from .small import LAYOUTS, Small, make, put
+
+
+class Counted:
+    """Loads a small dataset and counts how often it was decoded."""
+
+    def __init__(self, small: Small, root: Path, layout: int = 0) -> None:
+        self.small, self.root, self.decoded = small, small.write(root, layout), 0
+
+        def decode(spec: Spec, contents: Contents) -> Arrays:
+            self.decoded += 1
+            return small.spec.decode(spec, contents)
+
+        self.spec = replace(small.spec, decode=decode)
+
+    def load(self) -> int:
+        assert self.small.same(load(self.spec, self.root))
+        return self.decoded
+
+
+def kept(cache: Path) -> dict[str, Path]:
+    return {path.name: path for path in cache.glob("decoded/*/*.npy")}
+
+
+@pytest.mark.parametrize(("name", "layout"), LAYOUTS)
+def test_files_are_decoded_once(name: str, layout: int, tmp_path: Path, cache: Path) -> None:
+    counted = Counted(make(name), tmp_path, layout)
+    assert [counted.load() for _ in range(3)] == [1, 1, 1]
+    assert sorted(kept(cache)) == [
+        "test_images.npy",
+        "test_labels.npy",
+        "train_images.npy",
+        "train_labels.npy",
+    ]
+    checksum = load(counted.spec, tmp_path).checksum
+    assert kept(cache)["test_images.npy"].parent.name == f"{name}-{checksum}"
+
+
+def test_a_touched_file_is_checked_again(tmp_path: Path) -> None:
+    counted = Counted(make("cifar10"), tmp_path, 1)
+    counted.load()
+    path = tmp_path / counted.small.paths(1)[2]
+    os.utime(path, ns=(0, path.stat().st_mtime_ns + 1))
+    assert [counted.load(), counted.load()] == [2, 2]
+    data = bytearray(path.read_bytes())
+    data[1000] ^= 1
+    put(path, bytes(data), age=60)
+    with pytest.raises(DataError, match="has md5"):
+        counted.load()
+
+
+def test_a_file_of_this_moment_is_not_remembered(tmp_path: Path) -> None:
+    """It could change again within the clock's tick."""
+    counted = Counted(make("mnist"), tmp_path)
+    path = tmp_path / counted.small.paths()[0]
+    path.touch()
+    assert [counted.load(), counted.load()] == [1, 2]
+    os.utime(path, (time.time() - 10, time.time() - 10))
+    assert [counted.load(), counted.load()] == [3, 3]
+
+
+def cut(data: bytes) -> bytes:
+    return data[:-1]
+
+
+def grow(data: bytes) -> bytes:
+    return data + b"\0"
+
+
+def reshape(data: bytes) -> bytes:
+    return data.replace(b"28, 28", b"56, 14")
+
+
+def empty(data: bytes) -> bytes:
+    return b""
+
+
+@pytest.mark.parametrize("damage", [cut, grow, reshape, empty, None])
+def test_a_damaged_copy_is_made_again(
+    damage: Callable[[bytes], bytes] | None, tmp_path: Path, cache: Path
+) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    counted.load()
+    path = kept(cache)["train_images.npy"]
+    if damage is None:
+        path.unlink()
+    else:
+        path.write_bytes(damage(path.read_bytes()))
+    assert [counted.load(), counted.load()] == [2, 2]
+
+
+@pytest.mark.parametrize("memory", [b"", b"0123456789abcdef", b"\xff\0", b"../../.."])
+def test_a_damaged_memory_of_sources_is_not_trusted(
+    memory: bytes, tmp_path: Path, cache: Path
+) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    counted.load()
+    for path in cache.glob("decoded/sources/*"):
+        path.write_bytes(memory)
+    assert [counted.load(), counted.load()] == [2, 2]
+
+
+def test_without_a_writable_cache_arrays_are_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("REMANENCE_CACHE", str(tmp_path / "file" / "cache"))
+    for name, layout in LAYOUTS:
+        counted = Counted(make(name), tmp_path / name / str(layout), layout)
+        assert [counted.load(), counted.load()] == [1, 2]
+        load(counted.spec, counted.root).test.images.zero_()
+    assert "mnist is decoded anew at every start" in caplog.messages[0]
+    assert "set $REMANENCE_CACHE" in caplog.messages[0]
+
+
+def test_an_interrupted_decode_leaves_nothing(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    save = np.save
+
+    def interrupted(file: IO[bytes], arr: NDArray[np.uint8]) -> None:
+        save(file, arr[:3])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("numpy.save", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            counted.load()
+    assert [path for path in cache.rglob("*") if path.is_file()] == []
+    assert [counted.load(), counted.load()] == [2, 2]
+
+
+def test_loading_at_the_same_time(tmp_path: Path, cache: Path) -> None:
+    small = make("cifar100")
+    small.write(tmp_path)
+
+    def read(_: int) -> Dataset:
+        return load(small.spec, tmp_path)
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(map(small.same, pool.map(read, range(16))))
+    assert len(kept(cache)) == len(list(cache.glob("decoded/cifar*/*"))) == 4
+
+
+def test_verify_reads_everything_anew(tmp_path: Path) -> None:
+    mnist, cifar, tiny = make("mnist"), make("cifar10"), make("tiny-imagenet")
+    mnist.write(tmp_path)
+    cifar.write(tmp_path)
+    load(cifar.spec, tmp_path)
+    path = tmp_path / cifar.paths()[0]
+    times = path.stat()
+    path.write_bytes(bytes(times.st_size))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+    load(cifar.spec, tmp_path)  # the same size and time: nothing to notice
+
+    good, damaged, missing = verify(tmp_path, [mnist.spec, cifar.spec, tiny.spec])
+    assert (good.name, good.path, good.state) == ("mnist", tmp_path / "MNIST/raw", "ok")
+    assert good.message == (
+        f"20 training and 10 test images, checksum {load(mnist.spec, tmp_path).checksum}"
+    )
+    assert (damaged.path, damaged.state) == (path, "damaged")
+    assert "has md5" in damaged.message
+    assert "; fetch it again with" in damaged.message
+    assert (missing.path, missing.state) == (None, "missing")
+    assert "tiny-imagenet is not in" in missing.message
+
+
+def test_verify_removes_a_copy_with_other_content(tmp_path: Path, cache: Path) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    counted.load()
+    path = kept(cache)["test_images.npy"]
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    (finding,) = verify(tmp_path, [counted.spec])
+    assert finding.state == "ok"
+    assert "a damaged decoded copy was removed from the cache" in finding.message
+    assert counted.load() == 3
+
+
+def test_verify_knows_all_datasets(tmp_path: Path) -> None:
+    assert [(finding.name, finding.state) for finding in verify(tmp_path)] == [
+        ("mnist", "missing"),
+        ("mnist5k", "ok"),
+        ("cifar10", "missing"),
+        ("cifar100", "missing"),
+        ("tiny-imagenet", "missing"),
+    ]
+
+
+def test_the_user_cache_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from remanence.data import cache
+
+    monkeypatch.delenv("REMANENCE_CACHE")
+    assert "remanence" in cache.folder().parts
