@@ -25,7 +25,10 @@ class Samples(NamedTuple):
 
     def rows(self, index: Tensor) -> Samples:
         """The samples at these rows, copied."""
-        return Samples(*(None if t is None else t.index_select(0, index) for t in self))  # type: ignore[arg-type]
+        logits = None if self.logits is None else self.logits.index_select(0, index)
+        return Samples(
+            self.images.index_select(0, index), self.labels.index_select(0, index), logits
+        )
 
     def to(self, device: torch.device | str) -> Samples:
         """The same samples on another device (themselves where they are there already)."""

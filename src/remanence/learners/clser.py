@@ -63,8 +63,8 @@ class CLSER(ConsistentReplay):
         a tie goes to the stable memory.
         """
         plastic, stable = self.plastic(x), self.stable(x)
-        plastic_knows = _log_probability(plastic, y) > _log_probability(stable, y)
-        self.tally(plastic_provided=plastic_knows.sum(), replayed=torch.ones_like(y).sum())
+        plastic_knows = _surprise(plastic, y) < _surprise(stable, y)
+        self.tally(plastic_provided=plastic_knows.sum(), replayed=len(y))
         return torch.where(plastic_knows[:, None], plastic, stable)
 
     def consolidate(self) -> None:
@@ -81,5 +81,6 @@ class CLSER(ConsistentReplay):
         }
 
 
-def _log_probability(logits: Tensor, labels: Tensor) -> Tensor:
-    return -F.cross_entropy(logits, labels, reduction="none")
+def _surprise(logits: Tensor, labels: Tensor) -> Tensor:
+    """Minus the log-probability of each sample's class."""
+    return F.cross_entropy(logits, labels, reduction="none")

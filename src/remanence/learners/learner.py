@@ -64,14 +64,15 @@ class Learner(ABC):
         else:
             _check_optimizer(optimizer, parameters)
         self.network = network.train()
+        self._parameters = parameters
         self.optimizer = optimizer
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
         self.augmentation = generator(seed, "augmentation", self.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
-        self.not_finite = torch.zeros((), dtype=torch.int64, device=self.device)
-        """The first step whose loss was infinite or not a number; 0: none so far."""
+        self.finite_steps = torch.zeros((), dtype=torch.int64, device=self.device)
+        """Steps until the sum of the losses became infinite or not a number: all, if it has not."""
         self.totals: dict[str, Tensor] = {}
         """Sums over all steps of what `tally` was given, by name."""
         self._global_random = _global_generator(derive(seed, "global"), self.device)
@@ -108,21 +109,26 @@ class Learner(ABC):
 
     def descend(self, loss: Tensor, **terms: Tensor) -> None:
         """One optimizer step down the gradient of `loss`; the terms are added to the totals."""
-        self.optimizer.zero_grad(set_to_none=True)
+        for parameter in self._parameters:
+            parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
         self.steps += 1
-        loss = loss.detach()
-        new = ~torch.isfinite(loss) & (self.not_finite == 0)
-        self.not_finite += self.steps * new
         self.tally(loss=loss, **terms)
+        self.finite_steps += torch.isfinite(self.totals["loss"])
 
-    def tally(self, **values: Tensor) -> None:
+    @property
+    def not_finite(self) -> int:
+        """The first step whose loss was infinite or not a number; 0 if there was none."""
+        finite = int(self.finite_steps)
+        return finite + 1 if finite < int(self.steps) else 0
+
+    def tally(self, **values: Tensor | float) -> None:
         """Add to the totals that the training loop reads now and then."""
         for name, value in values.items():
             if name not in self.totals:
                 self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
-            self.totals[name] += value.detach()
+            self.totals[name] += value.detach() if isinstance(value, Tensor) else value
 
     @contextmanager
     def randomness(self) -> Iterator[None]:

@@ -57,13 +57,13 @@ class Reservoir:
 
     def _slots(self, count: int) -> Tensor:
         """Where each of the next `count` samples goes; `capacity` means nowhere."""
-        position = self.seen + torch.arange(count, device=self.seen.device)
+        position = torch.arange(count, device=self.seen.device).add_(self.seen)
         # Algorithm 2 draws from [0, N], N samples having been seen. Float64 is exact far beyond
         # any stream; float32 would be wrong from 10^7 samples on.
         uniform = torch.rand(
             count, dtype=torch.float64, device=self.seen.device, generator=self.insertion
         )
-        drawn = (uniform * (position + 1)).long()
+        drawn = uniform.mul_(position + 1).long()
         slots = torch.where(position < self.capacity, position, drawn).clamp_(max=self.capacity)
         # Two samples of one batch in one slot: the later one stays, whatever order the device
         # writes in.

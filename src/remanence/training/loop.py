@@ -219,7 +219,7 @@ class _Group:
 
 
 def _check_finite(run: Run) -> None:
-    step = int(run.learner.not_finite)
+    step = run.learner.not_finite
     if step:
         rates = {f"{float(group['lr']):g}" for group in run.learner.optimizer.param_groups}
         raise TrainingError(

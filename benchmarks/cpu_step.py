@@ -1,0 +1,251 @@
+"""S-MNIST/500 and R-MNIST/500 on one core: what bookkeeping costs, and what the usual way costs.
+
+    python benchmarks/cpu_step.py [--data DIR]
+
+Printed as one JSON line, everything measured in one run:
+
+- `step_over_bare`: our CLS-ER step over the same algorithm with bare tensors (no modules, no
+  optimizer object, no counters, no checks);
+- `s_mnist_times_faster`, `r_mnist_times_faster`: a whole run, evaluation included, the usual way
+  over ours. The usual way is a DataLoader over PIL images, per-image transforms, a buffer that is
+  filled and read sample by sample, and an evaluation of each network through the same loader. It
+  is measured on a few hundred steps and some test images, and multiplied up to a whole run; ours
+  is a whole run.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import random
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+from torch.utils.data import DataLoader
+
+from remanence import presets
+from remanence.catalog import build_stream
+from remanence.data import Dataset, load
+from remanence.learners import CLSER
+from remanence.networks import MLP
+from remanence.records import Samples
+from remanence.training import fit
+
+PUBLISHED_MS = {"s-mnist": 3.3, "r-mnist": 15.7}
+"""Milliseconds per step, data included, of the published code on one core."""
+
+
+def settings(stream: str) -> dict[str, Any]:
+    preset = presets.find("clser", stream, 500)
+    assert preset is not None
+    return dict(preset.values)
+
+
+class Bare:
+    """CLS-ER's arithmetic on bare tensors."""
+
+    def __init__(self, values: dict[str, Any], samples: Samples) -> None:
+        self.v = values
+        self.working = [p.detach().requires_grad_() for p in MLP(784, 10).parameters()]
+        self.plastic = [p.detach().clone() for p in self.working]
+        self.stable = [p.detach().clone() for p in self.working]
+        self.images, self.labels = samples.images[:500].clone(), samples.labels[:500].clone()
+        self.seen, self.step_number = 500, 0
+
+    @staticmethod
+    def forward(x: Tensor, weights: list[Tensor]) -> Tensor:
+        x = F.linear(x, weights[0], weights[1]).relu()
+        x = F.linear(x, weights[2], weights[3]).relu()
+        return F.linear(x, weights[4], weights[5])
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        """One round of Algorithm 1."""
+        n = len(labels)
+        rows = torch.randperm(500)[: self.v["memory_batch"]]
+        x = torch.cat([images, self.images[rows]]).flatten(1).float().div_(255)
+        y = torch.cat([labels, self.labels[rows]])
+        x_m, y_m = x[n:], y[n:]
+        with torch.no_grad():
+            plastic, stable = self.forward(x_m, self.plastic), self.forward(x_m, self.stable)
+            better = F.cross_entropy(plastic, y_m, reduction="none") < F.cross_entropy(
+                stable, y_m, reduction="none"
+            )
+            z = torch.where(better[:, None], plastic, stable)
+        logits = self.forward(x, self.working)
+        loss = F.cross_entropy(logits, y) + self.v["consistency_weight"] * F.mse_loss(logits[n:], z)
+        gradients = torch.autograd.grad(loss, self.working)
+        with torch.no_grad():
+            for weight, gradient in zip(self.working, gradients, strict=True):
+                weight.sub_(gradient, alpha=self.v["lr"])
+            slots = (
+                torch.rand(n, dtype=torch.float64) * (self.seen + torch.arange(1, n + 1))
+            ).long()
+            kept = slots < 500
+            self.images[slots[kept]], self.labels[slots[kept]] = images[kept], labels[kept]
+            self.seen += n
+            self.step_number += 1
+            for name, memory in (("plastic", self.plastic), ("stable", self.stable)):
+                if random.random() < self.v[f"{name}_rate"]:
+                    weight_ = max(1 / (self.step_number + 1), 1 - self.v[f"{name}_decay"])
+                    torch._foreach_lerp_(memory, self.working, weight_)
+
+
+def step_over_bare(dataset: Dataset) -> dict[str, float]:
+    values = settings("s-mnist")
+    kept = {k: v for k, v in values.items() if k not in ("batch", "epochs")}
+    learner = CLSER(MLP(784, 10), buffer_size=500, **kept)
+    bare = Bare(values, dataset.train)
+
+    def microseconds(step: Callable[[Tensor, Tensor], None], start: int) -> float:
+        began = time.perf_counter()
+        for i in range(start, start + 2000, 10):
+            step(dataset.train.images[i : i + 10], dataset.train.labels[i : i + 10])
+        return (time.perf_counter() - began) / 200 * 1e6
+
+    pairs = [
+        (microseconds(learner.step, 2000 * block), microseconds(bare.step, 2000 * block))
+        for block in range(25)
+    ][5:]
+    return {
+        "our_step_us": round(statistics.median(a for a, _ in pairs)),
+        "bare_step_us": round(statistics.median(b for _, b in pairs)),
+        "step_over_bare": round(statistics.median(a / b for a, b in pairs), 3),
+    }
+
+
+class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
+    """Images as PIL would have them, transformed one by one."""
+
+    def __init__(self, samples: Samples, degrees: float | None) -> None:
+        self.images, self.labels = samples.images.numpy(), samples.labels.numpy()
+        self.degrees = degrees
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        image = Image.fromarray(self.images[index, 0])
+        if self.degrees is not None:
+            image = image.rotate(self.degrees)
+        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
+        return pixels.view(1, 28, 28).float().div(255), int(self.labels[index])
+
+
+class UsualWay:
+    """The published protocol as it is commonly written."""
+
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.v = values
+        self.working = MLP(784, 10)
+        self.plastic, self.stable = copy.deepcopy(self.working), copy.deepcopy(self.working)
+        self.optimizer = torch.optim.SGD(self.working.parameters(), lr=values["lr"])
+        self.images: list[Tensor] = []
+        self.labels: list[Tensor] = []
+        self.seen = self.steps = 0
+
+    def observe(self, x: Tensor, y: Tensor) -> None:
+        """One step."""
+        self.optimizer.zero_grad()
+        inputs, targets = x, y
+        loss = torch.zeros(())
+        if self.images:
+            count = min(self.v["memory_batch"], len(self.images))
+            chosen = random.sample(range(len(self.images)), count)
+            x_m = torch.stack([self.images[i] for i in chosen])
+            y_m = torch.stack([self.labels[i] for i in chosen])
+            with torch.no_grad():
+                plastic, stable = self.plastic(x_m), self.stable(x_m)
+            column = torch.arange(count)
+            better = stable.softmax(1)[column, y_m] > plastic.softmax(1)[column, y_m]
+            target = torch.where(better[:, None], stable, plastic)
+            loss = self.v["consistency_weight"] * F.mse_loss(self.working(x_m), target)
+            inputs, targets = torch.cat([x, x_m]), torch.cat([y, y_m])
+        loss = loss + F.cross_entropy(self.working(inputs), targets)
+        loss.backward()  # type: ignore[no-untyped-call]
+        self.optimizer.step()
+        if not torch.isfinite(loss).item():
+            raise RuntimeError("the loss is not finite")
+        for image, label in zip(x, y, strict=True):
+            if len(self.images) < 500:
+                self.images.append(image)
+                self.labels.append(label)
+            else:
+                slot = random.randint(0, self.seen)
+                if slot < 500:
+                    self.images[slot], self.labels[slot] = image, label
+            self.seen += 1
+        self.steps += 1
+        for model, name in ((self.plastic, "plastic"), (self.stable, "stable")):
+            if random.random() < self.v[f"{name}_rate"]:
+                decay = min(1 - 1 / (self.steps + 1), self.v[f"{name}_decay"])
+                for mean, new in zip(model.parameters(), self.working.parameters(), strict=True):
+                    mean.data.mul_(decay).add_(new.data, alpha=1 - decay)
+
+
+def usual_seconds(stream: str, dataset: Dataset, steps: int) -> tuple[float, float]:
+    """Milliseconds per step, and seconds of a whole run, both by the usual way."""
+    values = settings(stream)
+    degrees = 33.0 if stream == "r-mnist" else None
+    learner = UsualWay(values)
+    loader = DataLoader(Images(dataset.train, degrees), batch_size=values["batch"], shuffle=True)
+    began = 0.0
+    for number, (x, y) in enumerate(loader):
+        if number == steps:  # the first half fills the buffer
+            began = time.perf_counter()
+        if number == 2 * steps:
+            break
+        learner.observe(x, y)
+    per_step = (time.perf_counter() - began) / steps
+
+    tests = Samples(dataset.test.images[:2000], dataset.test.labels[:2000])
+    began = time.perf_counter()
+    for x, y in DataLoader(Images(tests, degrees), batch_size=values["batch"]):
+        with torch.no_grad():
+            _ = (learner.stable(x).argmax(1) == y).sum().item()
+    per_test_image = (time.perf_counter() - began) / len(tests.labels)
+
+    tasks = 20 if stream == "r-mnist" else 5
+    shown = 10_000 * tasks * (tasks + 1) / 2 if tasks == 20 else 10_000 * (tasks + 1) / 2
+    total_steps = 469 * 20 if tasks == 20 else 6_000
+    return 1000 * per_step, total_steps * per_step + 3 * shown * per_test_image
+
+
+def our_seconds(stream: str, dataset: Dataset) -> float:
+    values = settings(stream)
+    kept = {k: v for k, v in values.items() if k not in ("batch", "epochs")}
+    began = time.perf_counter()
+    built = build_stream(stream, dataset)
+    learner = CLSER(MLP(784, 10), buffer_size=500, normalise=built.normalise, **kept)
+    fit(learner, built, batch=values["batch"], epochs=values["epochs"])
+    return time.perf_counter() - began
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    place = sys.argv[sys.argv.index("--data") + 1] if "--data" in sys.argv else None
+    dataset = load("mnist", None if place is None else Path(place))
+    found: dict[str, object] = {"torch": torch.__version__, **step_over_bare(dataset)}
+    for stream, steps in (("s-mnist", 400), ("r-mnist", 60)):
+        short = stream.replace("-", "_")
+        ms, usual = usual_seconds(stream, dataset, steps)
+        ours = our_seconds(stream, dataset)
+        found |= {
+            f"{short}_usual_ms_per_step": round(ms, 2),
+            f"{short}_published_ms_per_step": PUBLISHED_MS[stream],
+            f"{short}_usual_s": round(usual, 1),
+            f"{short}_our_s": round(ours, 1),
+            f"{short}_times_faster": round(usual / ours, 1),
+        }
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

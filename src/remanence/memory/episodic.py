@@ -1,0 +1,99 @@
+"""What memories of stored samples share: their rows, drawing from them, and their state."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from remanence.randomness import generator
+from remanence.records import Samples
+from remanence.state import State, give, take
+
+
+class EpisodicMemory:
+    """At most `capacity` samples, drawn without replacement; a subclass decides which are kept.
+
+    The host knows only how many rows are filled, which decides the size of a drawn batch. Rows
+    keep their addresses from the first write on.
+    """
+
+    def __init__(self, capacity: int, *, seed: int = 0, device: torch.device | str = "cpu") -> None:
+        if capacity < 1:
+            raise ValueError(f"buffer size is {capacity}; expected 1 or more")
+        self.capacity = capacity
+        self.filled = 0
+        self.device = torch.device(device)
+        self.selection = generator(seed, "replay", device)
+        # One row more than the capacity: samples that are not kept are written there.
+        self._stored: Samples | None = None
+
+    @property
+    def full(self) -> bool:
+        """Whether a new sample needs another one's row."""
+        return self.filled == self.capacity
+
+    def draw(self, count: int) -> Samples | None:
+        """`count` samples without replacement (all, if there are fewer); None while empty."""
+        if self._stored is None:
+            return None
+        rows = torch.randperm(self.filled, generator=self.selection, device=self.device)
+        return self._stored.rows(rows[:count])
+
+    def contents(self) -> Samples | None:
+        """All that is stored, in row order, not copied; None while empty."""
+        if self._stored is None:
+            return None
+        return Samples(*(None if t is None else t[: self.filled] for t in self._stored))  # type: ignore[arg-type]
+
+    def _write(self, rows: Tensor, samples: Samples) -> None:
+        """Put samples into rows; those at row `capacity` are dropped."""
+        if self._stored is None:
+            self._stored = self._allocate(samples)
+        for storage, values in zip(self._stored, samples, strict=True):
+            if storage is not None and values is not None:
+                storage.index_copy_(0, rows, values.detach())
+
+    def _allocate(self, like: Samples) -> Samples:
+        rows = self.capacity + 1
+        return Samples(
+            *(
+                None
+                if t is None
+                else torch.zeros(rows, *t.shape[1:], dtype=t.dtype, device=self.device)  # type: ignore[arg-type]
+                for t in like
+            )
+        )
+
+    def state_dict(self) -> State:
+        """Capacity, generator and the stored samples."""
+        contents = self.contents()
+        stored = {} if contents is None else contents._asdict()
+        return {
+            "capacity": self.capacity,
+            "filled": self.filled,
+            "selection": take(self.selection),
+            "stored": {name: t.clone() for name, t in stored.items() if t is not None},
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Become the memory that the state describes; the capacity must be the same."""
+        filled = int(state["filled"])
+        stored = Samples(**state["stored"]) if state.get("stored") else None
+        if int(state["capacity"]) != self.capacity:
+            raise ValueError(f"the buffer was one of {state['capacity']}, not of {self.capacity}")
+        if filled > self.capacity or filled != (0 if stored is None else len(stored.labels)):
+            raise ValueError(f"{filled} samples are announced; their rows say otherwise")
+        give(self.selection, state["selection"])
+        self.filled = filled
+        if stored is None:
+            self._stored = None
+            return
+        if self._stored is None or not _alike(self._stored, stored):
+            self._stored = self._allocate(stored)
+        self._write(torch.arange(filled, device=self.device), stored.to(self.device))
+
+
+def _alike(a: Samples, b: Samples) -> bool:
+    """Whether rows of one could hold rows of the other."""
+    kinds = [[None if t is None else (t.dtype, t.shape[1:]) for t in s] for s in (a, b)]
+    return kinds[0] == kinds[1]
