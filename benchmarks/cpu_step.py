@@ -62,6 +62,7 @@ class Bare:
 
     @staticmethod
     def forward(x: Tensor, weights: list[Tensor]) -> Tensor:
+        """Logits of an MLP with these weights."""
         x = F.linear(x, weights[0], weights[1]).relu()
         x = F.linear(x, weights[2], weights[3]).relu()
         return F.linear(x, weights[4], weights[5])
@@ -75,9 +76,12 @@ class Bare:
         x_m, y_m = x[n:], y[n:]
         with torch.no_grad():
             plastic, stable = self.forward(x_m, self.plastic), self.forward(x_m, self.stable)
-            better = F.cross_entropy(plastic, y_m, reduction="none") < F.cross_entropy(
-                stable, y_m, reduction="none"
-            )
+            own = y_m[:, None]
+            doubts = [
+                z.scatter(1, own, -torch.inf).logsumexp(1) - z.gather(1, own).squeeze(1)
+                for z in (plastic, stable)
+            ]
+            better = doubts[0] < doubts[1]
             z = torch.where(better[:, None], plastic, stable)
         logits = self.forward(x, self.working)
         loss = F.cross_entropy(logits, y) + self.v["consistency_weight"] * F.mse_loss(logits[n:], z)

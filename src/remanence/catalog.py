@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -32,8 +33,6 @@ class Method:
     """module:class."""
     title: str
     paper: str
-    buffer: bool = True
-    """Whether it keeps past samples, so that a buffer size belongs to it."""
     joined: bool = False
     """Whether it sees all tasks at once: the upper bound, not a continual learner."""
 
@@ -44,10 +43,16 @@ METHODS: dict[str, Method] = {
         "remanence.learners:MeanER", "Mean-ER", "Arani, Sarfraz and Zonooz, ICLR 2022, ablation"
     ),
     "er": Method("remanence.learners:ER", "ER", "Riemer et al., ICLR 2019"),
-    "sgd": Method("remanence.learners:SGD", "SGD", "the lower bound", buffer=False),
-    "joint": Method(
-        "remanence.learners:SGD", "JOINT", "the upper bound", buffer=False, joined=True
-    ),
+    "der": Method("remanence.learners:DER", "DER", "Buzzega et al., NeurIPS 2020"),
+    "derpp": Method("remanence.learners:DERPP", "DER++", "Buzzega et al., NeurIPS 2020"),
+    "fdr": Method("remanence.learners:FDR", "FDR", "Benjamin, Rolnick and Kording, ICLR 2019"),
+    "gem": Method("remanence.learners:GEM", "GEM", "Lopez-Paz and Ranzato, NeurIPS 2017"),
+    "agem": Method("remanence.learners:AGEM", "A-GEM", "Chaudhry et al., ICLR 2019"),
+    "gss": Method("remanence.learners:GSS", "GSS", "Aljundi et al., NeurIPS 2019"),
+    "mer": Method("remanence.learners:MER", "MER", "Riemer et al., ICLR 2019"),
+    "icarl": Method("remanence.learners:ICaRL", "iCaRL", "Rebuffi et al., CVPR 2017"),
+    "sgd": Method("remanence.learners:SGD", "SGD", "the lower bound"),
+    "joint": Method("remanence.learners:SGD", "JOINT", "the upper bound", joined=True),
 }
 
 
@@ -126,15 +131,26 @@ def find_object(reference: str, what: str) -> Any:
     3.0
     """
     module, _, name = reference.partition(":")
+    if not (module and name):
+        raise ValueError(f"{what} {reference!r}; expected module:name")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
-        for part in name.split("."):
-            found = getattr(found, part)
-    except ImportError as error:
-        raise ValueError(f"{what} {reference!r}: {error}") from error
-    except AttributeError:
-        raise ValueError(f"{what} {reference!r}: {module} has no {name!r}") from None
+    except Exception as error:
+        raise ValueError(f"{what} {reference!r}: {describe_error(error)}") from error
+    for part in name.split("."):
+        if not hasattr(found, part):
+            raise ValueError(f"{what} {reference!r}: {module} has no {name!r}")
+        found = getattr(found, part)
     return found
+
+
+def describe_error(error: Exception) -> str:
+    """What went wrong in a user's own code, and where."""
+    if isinstance(error, ImportError | SyntaxError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    return f"{type(error).__name__}: {error} ({where})"

@@ -2,27 +2,68 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import signal
 import sys
 import time
+from collections.abc import Callable
+from contextlib import redirect_stderr
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeVar
 
 import tyro
 from tyro.conf import Positional, arg, subcommand
+from tyro.constructors import PrimitiveConstructorSpec
 
 if TYPE_CHECKING:
     from remanence.training import Settings
     from remanence.training.seeds import Outcome
 
 BAD_INPUT = 2
-# Optional flags whose help shows what they take, not that they default to None.
-Whole = Annotated[int | None, arg(metavar="N", help_behavior_hint="")]
-Real = Annotated[float | None, arg(metavar="X", help_behavior_hint="")]
+MOST_THREADS = 256
+T = TypeVar("T")
+
+
+def _value(
+    read: Callable[[str], T], metavar: str, expected: str, choices: tuple[str, ...] | None = None
+) -> PrimitiveConstructorSpec[T]:
+    """How a flag's value is read, and what to say if it cannot be."""
+
+    def instance(words: list[str]) -> T:
+        try:
+            return read(words[0])
+        except ValueError:
+            raise ValueError(f"{words[0]!r} is not {expected}") from None
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=instance,
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+        choices=choices,
+    )
+
+
+# Where nothing is the default, the help shows what a flag takes and not that it is None.
+Count = Annotated[int, _value(int, "N", "a whole number")]
+Whole = Annotated[int | None, _value(int, "N", "a whole number"), arg(help_behavior_hint="")]
+Real = Annotated[float | None, _value(float, "X", "a number"), arg(help_behavior_hint="")]
+Precision = Annotated[
+    str | None,
+    _value(str, "{fp32,bf16}", "a precision", ("fp32", "bf16")),
+    arg(help_behavior_hint=""),
+]
+Steps = Annotated[
+    str | None,
+    _value(str, "{eager,captured,compiled}", "an engine", ("eager", "captured", "compiled")),
+    arg(help_behavior_hint=""),
+]
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 Switch = Annotated[bool, arg(help_behavior_hint="")]
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
@@ -68,6 +109,18 @@ class RunOptions:
     """mean-er: how often its memory is updated."""
     decay: Real = None
     """mean-er: how slowly it moves."""
+    alpha: Real = None
+    """der, derpp: weight of the stored logits."""
+    beta: Real = None
+    """derpp: weight of the stored labels; mer: rate within a batch."""
+    gamma: Real = None
+    """gem: margin; mer: rate across batches."""
+    gss_batch: Whole = None
+    """gss: stored samples that a new one is compared with."""
+    inner_steps: Whole = None
+    """gss, mer: steps on each batch."""
+    weight_decay: Real = None
+    """icarl: weight decay of SGD."""
     set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """Further settings of your own method."""
 
@@ -85,15 +138,13 @@ class RunOptions:
     """Leave the stream after so many steps."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto takes a GPU if there is one."""
-    precision: Annotated[Literal["fp32", "bf16"] | None, arg(help_behavior_hint="")] = None
+    precision: Precision = None
     """Arithmetic on a GPU; bf16 unless given."""
-    engine: Annotated[
-        Literal["eager", "captured", "compiled"] | None, arg(help_behavior_hint="")
-    ] = None
+    engine: Steps = None
     """On a GPU: steps one operation at a time, as CUDA graphs (the default), or those compiled."""
     deterministic: Switch = False
     """On a GPU: the same bits again for the same seed, a little slower."""
-    side_by_side: Annotated[int, arg(metavar="N")] = 4
+    side_by_side: Count = 4
     """Seeds trained at once on one GPU."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
@@ -101,7 +152,7 @@ class RunOptions:
     """Train again what is there already."""
     workers: Whole = None
     """Worker processes; as many as cores unless given."""
-    threads: Annotated[int, arg(metavar="N")] = 1
+    threads: Count = 1
     """Threads of each run; more change the last digits of the results."""
     json: Switch = False
     """End with one JSON line."""
@@ -112,6 +163,7 @@ class RunOptions:
 _HYPERPARAMETERS = (
     *("lr", "batch", "memory_batch", "epochs", "consistency_weight", "stable_rate"),
     *("stable_decay", "plastic_rate", "plastic_decay", "rate", "decay"),
+    *("alpha", "beta", "gamma", "gss_batch", "inner_steps", "weight_decay"),
 )
 
 
@@ -128,8 +180,12 @@ def run(options: RunOptions) -> int:
     given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
     given |= dict(_assignment(text) for text in options.set)
     seeds = parse_seeds(options.seeds)
-    workers = _at_least_one("--workers", options.workers or os.cpu_count() or 1)
+    workers = (os.cpu_count() or 1) if options.workers is None else options.workers
+    workers = _at_least_one("--workers", workers)
     threads = _at_least_one("--threads", options.threads)
+    if threads > MOST_THREADS:
+        raise ValueError(f"--threads is {threads}; expected at most {MOST_THREADS}")
+    side_by_side = _at_least_one("--side-by-side", options.side_by_side)
     stream_seed = options.stream_seed
     settings = plan(
         options.stream,
@@ -148,10 +204,10 @@ def run(options: RunOptions) -> int:
         deterministic=options.deterministic,
     )
     build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
+    _writable(options.out)
     if not options.quiet:
         for note in settings.notes:
             tell_user(f"note: {note}")
-    _writable(options.out)
     outcome, summary = _train(
         settings,
         seeds,
@@ -159,7 +215,7 @@ def run(options: RunOptions) -> int:
         again=options.again,
         workers=workers,
         threads=threads,
-        side_by_side=_at_least_one("--side-by-side", options.side_by_side),
+        side_by_side=side_by_side,
         quiet=options.quiet,
     )
     if summary is not None:
@@ -285,20 +341,23 @@ def fetch(options: FetchOptions) -> int:
 class VerifyOptions:
     """Check every file of the datasets that are there."""
 
-    names: Positional[tuple[str, ...]] = ()
+    names: Annotated[
+        Positional[tuple[str, ...]], arg(metavar="[NAME ...]", help_behavior_hint="")
+    ] = ()
     """Which datasets; all unless given."""
     data: Folder = None
     """Folder to look in, and the only one searched."""
 
 
 def verify(options: VerifyOptions) -> int:
-    """Check datasets; status 1 if one is damaged."""
+    """Check datasets; status 1 if one is damaged, or one that was named is missing."""
     from remanence import data
 
     findings = data.verify(options.data, list(options.names) or None)
     for finding in findings:
         print(f"{finding.name}: {finding.message}")
-    return 1 if any(finding.state == "damaged" for finding in findings) else 0
+    wrong = {"damaged", "missing"} if options.names else {"damaged"}
+    return 1 if any(finding.state in wrong for finding in findings) else 0
 
 
 @dataclass(frozen=True)
@@ -319,18 +378,42 @@ Verb = (
 )
 
 
+def parse(argv: list[str] | None = None) -> RunOptions | DemoOptions | ListOptions | DataOptions:
+    """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            return tyro.cli(
+                Verb,
+                prog="remanence",
+                description="Learn from streams that change, and keep what was learned.",
+                args=argv,
+                config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+            )
+    except SystemExit as end:
+        if end.code:
+            raise ValueError(_sentence(complaint.getvalue())) from None
+        raise
+
+
+def _sentence(box: str) -> str:
+    """The heart of what tyro says in a box: what is wrong, what was meant, and where help is."""
+    text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box).replace("─", "-")
+    _, *parts = re.split(r"-{10,}", text)  # after its title, by its rules
+    if not parts:
+        return text.strip()
+    wrong = " ".join(parts[0].split()).rstrip(".").removeprefix("Error parsing ")
+    meant = dict.fromkeys(re.findall(r"^ +(--[a-z-]+)", "\n".join(parts[1:]), re.MULTILINE))
+    perhaps = f" (perhaps {' or '.join(meant)}?)" if "Unrecognized" in wrong and meant else ""
+    helpful = re.findall(r"remanence[a-z ]* --help", text) or ["remanence --help"]
+    return f"{wrong}{perhaps}; see `{helpful[0]}`"
+
+
 def main(argv: list[str] | None = None) -> int:
     """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
     signal.signal(signal.SIGTERM, _terminated)
-    options = tyro.cli(
-        Verb,
-        prog="remanence",
-        description="Learn from streams that change, and keep what was learned.",
-        args=argv,
-        config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
-    )
     try:
-        match options:
+        match options := parse(argv):
             case RunOptions():
                 return run(options)
             case DemoOptions():

@@ -90,4 +90,4 @@ def _scores(predict: Callable[[Tensor], Tensor], images: Tensor, rows: Tensor) -
 
 
 def _percent(right: Tensor) -> float:
-    return 100 * float(right.double().mean())
+    return 100 * int(right.sum()) / len(right)

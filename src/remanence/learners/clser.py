@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from remanence.learners.consistency import ConsistentReplay
 from remanence.learners.predictor import Predictor
@@ -59,11 +58,11 @@ class CLSER(ConsistentReplay):
     def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
         """Lines 4 and 5 of Algorithm 1: for each sample, the memory that knows its class better.
 
-        Compared as log-probabilities, which do not saturate at 1 as float32 probabilities do;
-        a tie goes to the stable memory.
+        Compared by the odds, which order samples as the probabilities do but do not saturate: in
+        float32 a probability is 1 from a margin of 17 on. A tie goes to the stable memory.
         """
         plastic, stable = self.plastic(x), self.stable(x)
-        plastic_knows = _surprise(plastic, y) < _surprise(stable, y)
+        plastic_knows = _doubt(plastic, y) < _doubt(stable, y)
         self.tally(plastic_provided=plastic_knows.sum(), replayed=len(y))
         return torch.where(plastic_knows[:, None], plastic, stable)
 
@@ -81,6 +80,8 @@ class CLSER(ConsistentReplay):
         }
 
 
-def _surprise(logits: Tensor, labels: Tensor) -> Tensor:
-    """Minus the log-probability of each sample's class."""
-    return F.cross_entropy(logits, labels, reduction="none")
+def _doubt(logits: Tensor, labels: Tensor) -> Tensor:
+    """The log-odds against each sample's own class: the lower, the more probable the class."""
+    own = labels[:, None]
+    others = logits.scatter(1, own, -torch.inf).logsumexp(1)
+    return others - logits.gather(1, own).squeeze(1)

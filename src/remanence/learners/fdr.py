@@ -57,7 +57,7 @@ class FDR(Learner):
         if past is None:
             self.descend(cross_entropy)
             return
-        self._move(cross_entropy)
+        self.move(cross_entropy)
         assert past.logits is not None  # every sample here was stored with its logits
         distance = function_distance(self.network(self.prepare(past)[0]), past.logits)
         self.descend(distance, cross_entropy=cross_entropy, function_distance=distance)
@@ -65,13 +65,6 @@ class FDR(Learner):
     def host_state(self) -> int:
         """How far the memory is filled decides the size of the replay batch."""
         return self.memory.filled
-
-    def _move(self, loss: Tensor) -> None:
-        """An optimizer step that is not counted, since one that is follows for the same batch."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.tally(loss=loss)
 
     def end_task(self, samples: Samples) -> None:
         """Store a random share of the task's samples with what the network says of them now.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -12,6 +11,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from remanence.learners.learner import Learner
+from remanence.learners.predictor import answering
 from remanence.memory.gradients import GradientMemory
 from remanence.records import Samples
 
@@ -68,7 +68,7 @@ class GSS(Learner):
             x, y = self.prepare(batch, past) if past else self.prepare(batch)
             loss = F.cross_entropy(self.network(x), y)
             if to_come:
-                self._move(loss)
+                self.move(loss)
             else:
                 self.descend(loss)
         self.select(batch)
@@ -76,13 +76,6 @@ class GSS(Learner):
     def host_state(self) -> int:
         """How far the memory is filled decides the size of the batches drawn from it."""
         return self.memory.filled
-
-    def _move(self, loss: Tensor) -> None:
-        """An optimizer step that is not counted, since one that is follows for the same batch."""
-        self.optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        self.optimizer.step()
-        self.tally(loss=loss)
 
     def select(self, batch: Samples) -> None:
         """Algorithm 2: score the samples and present them to M.
@@ -96,7 +89,8 @@ class GSS(Learner):
             first = torch.full_like(y, FIRST_SCORE, dtype=torch.float64)
             self.memory.add(batch, first, first[0] < 1)
             return
-        with _answering(self.network):
+        # In full precision: under autocast vmap has no rule for BatchNorm on every device.
+        with answering(self.network), torch.autocast(self.device.type, enabled=False):
             reference = gradients(self.network, self.normalise(stored.images), stored.labels)
             considered = score(gradient(self.network, x, y), reference) < 1
             self.tally(considered=considered)
@@ -144,19 +138,3 @@ def _of_each(function: Callable[[Tensor, Tensor], T], x: Tensor, y: Tensor) -> T
     """The function of batches that hold one sample each, the results put together."""
     each = vmap(function, randomness="different", chunk_size=AT_ONCE)
     return each(x[:, None], y[:, None])
-
-
-@contextmanager
-def _answering(network: nn.Module) -> Iterator[None]:
-    """Inside, the network is in evaluation mode: each output depends on its own input alone.
-
-    And in its own precision: under autocast vmap has no rule for BatchNorm on every device.
-    """
-    training = [module for module in network.modules() if module.training]
-    network.eval()
-    try:
-        with torch.autocast(next(network.parameters()).device.type, enabled=False):
-            yield
-    finally:
-        for module in training:
-            module.training = True

@@ -108,14 +108,22 @@ class Learner(ABC):
         return self.normalise(images), labels
 
     def descend(self, loss: Tensor, **terms: Tensor) -> None:
-        """One optimizer step down the gradient of `loss`; the terms are added to the totals."""
+        """The optimizer step of a batch: counted, and the terms added to the totals."""
+        self.move(loss)
+        self.steps += 1
+        self.tally(**terms)
+        self.finite_steps += torch.isfinite(self.totals["loss"])
+
+    def move(self, loss: Tensor) -> None:
+        """An optimizer step down the gradient of `loss`.
+
+        For methods that take several on one batch: all but the last, which is to `descend`.
+        """
         for parameter in self._parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
         self.optimizer.step()
-        self.steps += 1
-        self.tally(loss=loss, **terms)
-        self.finite_steps += torch.isfinite(self.totals["loss"])
+        self.tally(loss=loss)
 
     @property
     def not_finite(self) -> int:
@@ -172,6 +180,8 @@ class Learner(ABC):
 
     def _scores(self, images: Tensor) -> Tensor:
         self._check_images(images)
+        if not self._expects:
+            self._probe(images)
         return next(iter(self.predictors().values()))(images.to(self.device))
 
     # -- input ------------------------------------------------------------------------------
@@ -184,16 +194,15 @@ class Learner(ABC):
             raise ValueError(f"labels are of dtype {labels.dtype}; expected integers")
         if len(labels) != len(images):
             raise ValueError(f"{len(images)} images came with {len(labels)} labels")
-        if not self._expects:
-            self._expects = self._probe(images)
+        expects = self._expects or self._probe(images)
         if values:
             low, high = labels.aminmax()
-            if low < 0 or high >= self._expects["classes"]:
+            if low < 0 or high >= expects["classes"]:
                 raise ValueError(
                     f"labels range from {int(low)} to {int(high)}; the network has "
-                    f"{self._expects['classes']} outputs, so expected 0 to "
-                    f"{self._expects['classes'] - 1}"
+                    f"{expects['classes']} outputs, so expected 0 to {expects['classes'] - 1}"
                 )
+        self._expects = expects
         return images.to(self.device), labels.to(self.device, torch.int64)
 
     def _check_images(self, images: Tensor, *, values: bool = True) -> None:
@@ -254,10 +263,14 @@ class Learner(ABC):
         ValueError, and nothing changed, if it is the state of another method or network.
         """
         before = self.state_dict()
-        if set(state) - {"totals", "expects"} != set(before) - {"totals", "expects"}:
+        expected, found = (
+            sorted(name for name, part in s.items() if name in self._parts() and part != {})
+            for s in (before, state)
+        )
+        strange = sorted(set(state) - set(before))
+        if expected != found or strange:
             raise ValueError(
-                f"the state has the parts {sorted(state)}; {type(self).__name__} has "
-                f"{sorted(before)}"
+                f"the state has the parts {[*found, *strange]}; {type(self).__name__} has {expected}"
             )
         try:
             self._become(state)
@@ -271,7 +284,7 @@ class Learner(ABC):
     def _become(self, state: State) -> None:
         for name, part in self._parts().items():
             try:
-                give(part, state[name])
+                give(part, state.get(name, {}))  # a file keeps no empty part
             except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
                 raise ValueError(f"{name}: {error}") from error
         self.totals.clear()

@@ -59,13 +59,15 @@ class MER(ER):
         """One round of Algorithm 1."""
         batch = Samples(images, labels)
         across = self._weights(unless=self.gamma)
-        for inner in range(self.inner_steps):
+        for to_come in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
             within = self._weights(unless=self.beta)
             x, y = self.prepare(batch, past) if past else self.prepare(batch)
-            if inner:  # a step is a batch observed, however many descents it takes
-                self.steps -= 1
-            self.descend(F.cross_entropy(self.network(x), y))
+            loss = F.cross_entropy(self.network(x), y)
+            if to_come:
+                self.move(loss)
+            else:
+                self.descend(loss)
             self._reptile(within, self.beta)
         self._reptile(across, self.gamma)
         self.memory.add(batch)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -22,10 +23,17 @@ class Predictor:
     @torch.no_grad()
     def __call__(self, images: Tensor) -> Tensor:
         """Scores of raw images; the largest is the prediction, softmax makes them probabilities."""
-        training = [m for m in self.module.modules() if m.training]
-        self.module.eval()
-        try:
+        with answering(self.module):
             return self.module(self.normalise(images))  # type: ignore[no-any-return]
-        finally:
-            for module in training:
-                module.training = True
+
+
+@contextmanager
+def answering(module: nn.Module) -> Iterator[None]:
+    """Inside, the module is in evaluation mode: each output depends on its own input alone."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from remanence import catalog
 from remanence.data import Dataset, load
@@ -108,7 +108,11 @@ def own_stream(reference: str) -> Stream:
     """The stream that a user's module:function returns."""
     stream = catalog.find_object(reference, "stream")
     if callable(stream):
-        stream = stream()
+        try:
+            stream = stream()
+        except Exception as error:
+            reason = catalog.describe_error(error)
+            raise ValueError(f"stream {reference!r} failed: {reason}") from error
     if not isinstance(stream, Stream):
         raise ValueError(f"stream {reference!r} gave a {type(stream).__name__}, not a Stream")
     return stream
@@ -120,7 +124,51 @@ def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
     batch, epochs = (int(settings.values[key]) for key in TRAINING_KEYS)
     if _joined(settings.method):
         stream = stream.joined(batch, generator(seed, "collection"))
-    return Run(build_learner(settings, inputs_of(stream), seed), stream, batch, epochs, seed)
+    learner = build_learner(settings, inputs_of(stream), seed)
+    run = Run(learner, stream, batch, epochs, seed)
+    _check_samples(settings, stream, batch)
+    _check_network(settings, stream, learner)
+    return run
+
+
+def _check_samples(settings: Settings, stream: Stream, batch: int) -> None:
+    """ValueError if there is nothing to learn from, or nothing to evaluate on."""
+    if all(task.drop_last and task.steps(batch) == 0 for task in stream.tasks):
+        raise ValueError(f"the tasks of {settings.stream} hold less than one batch of {batch}")
+    for test in stream.tests:
+        if test.rows is not None and not len(test.rows):
+            raise ValueError(
+                f"--validation {settings.validation} leaves {test.name!r} without a sample to "
+                "evaluate on; give a larger share"
+            )
+
+
+def _check_network(settings: Settings, stream: Stream, learner: Learner) -> None:
+    """ValueError if the network does not take the stream's images or has another head."""
+    image = _one_image(settings, stream)
+    if image is None:
+        return
+    named = f"network {settings.network!r}"
+    try:
+        logits = next(iter(learner.predictors().values()))(image.to(learner.device))
+    except Exception as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"{named} does not take images {list(stream.shape)}: {reason}") from error
+    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+    if shape != [1, stream.classes]:
+        raise ValueError(
+            f"{named} gives {shape} for one image; {settings.stream} has {stream.classes} "
+            f"classes, so expected logits {[1, stream.classes]}"
+        )
+
+
+def _one_image(settings: Settings, stream: Stream) -> Tensor | None:
+    """An image such as the stream has, if it can be had without reading the stream."""
+    if settings.dataset is not None:
+        return torch.zeros(1, *stream.shape, dtype=torch.uint8)
+    if stream.tests:
+        return stream.tests[0].samples().images[:1]
+    return None
 
 
 class Inputs(NamedTuple):
@@ -166,7 +214,11 @@ def initialised(
     """make(shape, classes), drawing its weights from the run's seed, whatever was drawn before."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initialisation"))
-        network = make(shape, classes)
+        try:
+            network = make(shape, classes)
+        except Exception as error:
+            reason = catalog.describe_error(error)
+            raise ValueError(f"the network function failed: {reason}") from error
     if not isinstance(network, nn.Module):
         raise ValueError(f"the network function gave a {type(network).__name__}, not a module")
     return network
@@ -189,19 +241,21 @@ def find_learner(method: str) -> type[Learner]:
     found = catalog.find_object(known.learner if known else method, "method")
     if not (isinstance(found, type) and issubclass(found, Learner)):
         raise ValueError(f"method {method!r} is not a subclass of remanence.Learner")
+    if inspect.isabstract(found):
+        raise ValueError(f"method {method!r} is abstract: it has no step of its own")
     return found
 
 
-def accepted(learner: type[Learner]) -> set[str]:
+def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
     """The keyword arguments that a learner takes, those of its bases included."""
-    names: set[str] = set()
+    found: dict[str, inspect.Parameter] = {}
     for base in learner.__mro__:
         if "__init__" in vars(base) and base is not object:
             parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-            names |= {p.name for p in parameters if p.kind is p.KEYWORD_ONLY}
+            found = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY} | found
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break
-    return names
+    return found
 
 
 def _joined(method: str) -> bool:

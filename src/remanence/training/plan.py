@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
+from inspect import Parameter
 from pathlib import Path
 
 import torch
@@ -22,9 +23,12 @@ from remanence.training.build import (
 )
 
 DEFAULT_BUFFER = 500
+MOST_SEEDS = 10_000
 SMALL_EPOCHS = 15
 """Passes over mnist5k for each pass over MNIST: as many steps."""
 _OWN = {"batch": 32, "epochs": 1}
+Takes = Mapping[str, Parameter]
+"""The keyword arguments of a method."""
 
 
 def plan(
@@ -82,7 +86,7 @@ def plan(
         method=method,
         buffer=buffer,
         values=values,
-        network=network or (entry.network if entry else ""),
+        network=entry.network if network is None and entry is not None else network or "",
         dataset=chosen,
         data_checksum="",
         stream_seed=stream_seed,
@@ -132,7 +136,7 @@ def _device(device: str, precision: str | None, engine: str | None) -> str:
     return device
 
 
-def _buffer(method: str, buffer: int | None, takes: set[str], notes: list[str]) -> int | None:
+def _buffer(method: str, buffer: int | None, takes: Takes, notes: list[str]) -> int | None:
     if "buffer_size" not in takes:
         if buffer is not None:
             notes.append(f"{method} keeps no memory: --buffer {buffer} is not used")
@@ -170,17 +174,22 @@ def _values(
     method: str,
     buffer: int | None,
     given: dict[str, float],
-    takes: set[str],
+    takes: Takes,
     dataset: str | None,
     notes: list[str],
 ) -> dict[str, float]:
-    allowed = {*(takes - {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks"})}
-    for key in given:
+    allowed = {*takes} - {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks"}
+    whole = {*TRAINING_KEYS, *(k for k, p in takes.items() if p.annotation in (int, "int"))}
+    for key, value in given.items():
         if key not in allowed and key not in TRAINING_KEYS:
             raise ValueError(
                 f"{method} has no setting {key!r}; it takes "
                 f"{', '.join(sorted([*allowed, *TRAINING_KEYS]))}"
             )
+        if key in whole:
+            if not float(value).is_integer():
+                raise ValueError(f"{key} is {value}; expected a whole number")
+            given[key] = int(value)
     preset = presets.find(method, stream, buffer)
     values: dict[str, float] = dict(_OWN)
     if preset is not None:
@@ -209,9 +218,12 @@ def parse_seeds(text: str) -> list[int]:
     ([3], [0, 4, 7], [0, 1, 2, 3])
     """
     if match := re.fullmatch(r"(\d+):(\d+)", text):
-        seeds = list(range(int(match[1]), int(match[2])))
-        if not seeds:
+        start, end = int(match[1]), int(match[2])
+        if end <= start:
             raise ValueError(f"--seeds {text} is empty: the end must be larger than the start")
+        if end - start > MOST_SEEDS:
+            raise ValueError(f"--seeds {text} are {end - start}; expected at most {MOST_SEEDS}")
+        seeds = list(range(start, end))
     elif re.fullmatch(r"\d+(,\d+)*", text):
         seeds = [int(part) for part in text.split(",")]
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import platform
@@ -85,6 +86,12 @@ def execute(job: Job, tell: Callable[[Progress], None]) -> None:
             f"the GPU's memory does not hold {len(runs)} runs side by side; try a smaller "
             f"--side-by-side ({str(error).splitlines()[0]})"
         ) from None
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError(
+            "there is not enough memory for the run; try a smaller --buffer or network"
+        ) from None
     timing = {
         "seconds": time.perf_counter() - began,
         "side_by_side": len(runs),
@@ -128,11 +135,22 @@ def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) 
     torch.set_num_threads(threads)
     failed: dict[int, str] = {}
     for job in jobs:
-        try:
-            execute(job, lambda progress, job=job: tell(job.seeds[0], progress))  # type: ignore[misc]
-        except (TrainingError, ValueError, OSError) as error:
-            failed |= dict.fromkeys(job.seeds, str(error))
+        reason = _attempt(job, lambda progress, job=job: tell(job.seeds[0], progress))  # type: ignore[misc]
+        if reason is not None:
+            failed |= dict.fromkeys(job.seeds, reason)
     return failed
+
+
+def _attempt(job: Job, tell: Callable[[Progress], None]) -> str | None:
+    """Make the runs of a job; returns why that failed, if it did."""
+    try:
+        execute(job, tell)
+    except (TrainingError, ValueError, OSError) as error:
+        return str(error)
+    except Exception as error:  # in a user's own code, or ours: they will want to see where
+        traceback.print_exc()
+        return f"{type(error).__name__}: {error}"
+    return None
 
 
 def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> dict[int, str]:
@@ -140,22 +158,26 @@ def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> 
     waiting = list(reversed(jobs))
     failed: dict[int, str] = {}
     busy: dict[Connection[Any, Any], tuple[BaseProcess, Job]] = {}
+    started: list[BaseProcess] = []
+
+    def start_worker() -> None:
+        ours, theirs = context.Pipe()
+        worker = context.Process(target=_work, args=(theirs, threads), daemon=True)
+        worker.start()
+        theirs.close()
+        started.append(worker)
+        give_work(ours, worker)
 
     def give_work(channel: Connection[Any, Any], process: BaseProcess) -> None:
         job = waiting.pop() if waiting else None
-        channel.send(job)
         if job is not None:
             busy[channel] = (process, job)
+        with contextlib.suppress(BrokenPipeError):  # its end is noticed when it is listened to
+            channel.send(job)
 
-    started: list[BaseProcess] = []
     try:
         for _ in range(workers):
-            ours, theirs = context.Pipe()
-            worker = context.Process(target=_work, args=(theirs, threads), daemon=True)
-            worker.start()
-            theirs.close()
-            started.append(worker)
-            give_work(ours, worker)
+            start_worker()
         while busy:
             for channel in wait(list(busy)):
                 assert isinstance(channel, Connection)
@@ -167,6 +189,8 @@ def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> 
                     process.join()
                     reason = f"its worker process died ({_end(process.exitcode)})"
                     failed |= dict.fromkeys(job.seeds, reason)
+                    if waiting:
+                        start_worker()
                     continue
                 if kind == "progress":
                     tell(job.seeds[0], content)
@@ -193,15 +217,8 @@ def _work(channel: Connection[Any, Any], threads: int) -> None:
     _die_with_parent()
     torch.set_num_threads(threads)
     while (job := channel.recv()) is not None:
-        try:
-            execute(job, lambda progress: channel.send(("progress", progress)))
-        except (TrainingError, ValueError, OSError) as error:
-            channel.send(("failed", str(error)))
-        except Exception as error:
-            traceback.print_exc()
-            channel.send(("failed", f"{type(error).__name__}: {error}"))
-        else:
-            channel.send(("done", None))
+        reason = _attempt(job, lambda progress: channel.send(("progress", progress)))
+        channel.send(("done", None) if reason is None else ("failed", reason))
 
 
 def _die_with_parent() -> None:

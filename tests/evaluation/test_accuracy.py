@@ -1,0 +1,151 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from remanence.evaluation import accuracies, accuracy
+from remanence.records import Samples
+from remanence.streams import Test
+
+CLASSES = 5
+
+
+class Source:
+    """Samples whose image is their row, so that answers can be looked up."""
+
+    def __init__(self, first: int, labels: list[int]) -> None:
+        self.first = first
+        images = torch.arange(first, first + len(labels))[:, None].float()
+        self.whole = Samples(images, torch.tensor(labels))
+
+    def __call__(self) -> Samples:
+        return self.whole
+
+
+class Table:
+    """A predictor with a score for every image, which counts what it is asked."""
+
+    def __init__(self, scores: Tensor) -> None:
+        self.scores = scores
+        self.asked: list[int] = []
+
+    def __call__(self, images: Tensor) -> Tensor:
+        rows = images[:, 0].long()
+        self.asked += rows.tolist()
+        return self.scores[rows]
+
+
+@st.composite
+def problems(draw: st.DrawFn) -> tuple[Table, list[Test]]:
+    """One to three sets of samples, several tests on each: some of all rows, some of a few."""
+    tests = []
+    first = 0
+    for _ in range(draw(st.integers(1, 3))):
+        count = draw(st.integers(1, 8))
+        label = st.integers(0, CLASSES - 1)
+        source = Source(first, draw(st.lists(label, min_size=count, max_size=count)))
+        first += count
+        for _ in range(draw(st.integers(1, 3))):
+            chosen = st.lists(st.integers(0, count - 1), min_size=1, unique=True)
+            rows = draw(st.none() | chosen)
+            classes = draw(st.none() | st.lists(label, min_size=1, unique=True))
+            tests.append(
+                Test(
+                    "t",
+                    source,
+                    None if rows is None else torch.tensor(rows),
+                    None if classes is None else tuple(classes),
+                )
+            )
+    draws = torch.Generator().manual_seed(draw(st.integers(0, 99)))
+    order = draw(st.permutations(tests))
+    return Table(torch.rand(first, CLASSES, generator=draws)), order
+
+
+def rows_of(test: Test) -> list[int]:
+    count = len(test.samples().labels)
+    return list(range(count)) if test.rows is None else test.rows.tolist()
+
+
+def best(scores: Tensor, row: int, classes: list[int]) -> int:
+    return max(classes, key=lambda c: float(scores[row, c]))
+
+
+@given(problems())
+@settings(max_examples=200)
+def test_every_test_is_scored_as_one_by_one(problem: tuple[Table, list[Test]]) -> None:
+    table, tests = problem
+    found = accuracies(table, tests)
+    everything = list(range(CLASSES))
+    hits = {c: [0, 0] for c in everything}
+    counted = set()
+    for test, class_il in zip(tests, found.class_il, strict=True):
+        right = 0
+        for row in rows_of(test):
+            samples = test.samples()
+            image, label = int(samples.images[row, 0]), int(samples.labels[row])
+            correct = best(table.scores, image, everything) == label
+            right += correct
+            if image not in counted:
+                counted.add(image)
+                hits[label][0] += correct
+                hits[label][1] += 1
+        assert class_il == pytest.approx(100 * right / len(rows_of(test)))
+    assert found.per_class == [100 * h / n if n else None for h, n in hits.values()]
+    assert sorted(table.asked) == sorted(counted)
+    if any(test.classes is None for test in tests):
+        assert found.task_il is None
+        return
+    assert found.task_il is not None
+    for test, task_il in zip(tests, found.task_il, strict=True):
+        assert test.classes is not None
+        samples = test.samples()
+        right = sum(
+            best(table.scores, int(samples.images[row, 0]), list(test.classes))
+            == int(samples.labels[row])
+            for row in rows_of(test)
+        )
+        assert task_il == pytest.approx(100 * right / len(rows_of(test)))
+
+
+def test_masking_turns_wrong_answers_into_right_ones() -> None:
+    source = Source(0, [0, 1, 2, 3])
+    scores = torch.tensor(
+        [[2.0, 1, 9, 0], [1, 2, 0, 9], [9, 0, 1, 2], [0, 0, 1, 2]]
+    )  # the other task always seems likelier, but for the last
+    rows = torch.tensor([0, 1]), torch.tensor([2, 3])
+    tests = [Test("a", source, rows[0], (0, 1)), Test("b", source, rows[1], (2, 3))]
+    found = accuracies(Table(scores), tests)
+    assert found.class_il == [0.0, 50.0]
+    assert found.task_il == [100.0, 50.0]
+    assert found.per_class == [0.0, 0.0, 0.0, 100.0]
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 1000])
+def test_images_are_shown_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accuracy, "CHUNK", chunk)
+    table = Table(torch.eye(10)[:, :CLASSES].repeat(1, 1))
+    sizes = []
+
+    def predict(images: Tensor) -> Tensor:
+        sizes.append(len(images))
+        return table(images)
+
+    found = accuracies(predict, [Test("t", Source(0, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]))])
+    assert found.class_il == [60.0]
+    assert max(sizes) <= chunk
+    assert sum(sizes) == 10
+
+
+def test_a_set_of_samples_is_built_once_for_all_its_tests() -> None:
+    built = []
+
+    def build() -> Samples:
+        built.append(1)
+        return Samples(torch.eye(3), torch.arange(3))
+
+    accuracies(lambda x: x, [Test("a", build), Test("b", build, torch.tensor([0]))])
+    assert len(built) == 1

@@ -1,0 +1,408 @@
+"""CLS-ER against a slow transcription of the paper's Algorithms 1 and 2."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remanence.learners import CLSER
+from remanence.randomness import generator
+from remanence.records import Samples
+
+CLASSES = 4
+SHAPE = (2, 4, 4)
+SETTINGS: dict[str, Any] = {
+    "lr": 0.1,
+    "consistency_weight": 0.3,
+    "stable_decay": 0.95,
+    "stable_rate": 0.4,
+    "plastic_decay": 0.9,
+    "plastic_rate": 0.7,
+    "buffer_size": 40,
+    "memory_batch": 7,
+    "seed": 5,
+}
+
+Augment = Callable[[Tensor, torch.Generator], Tensor]
+
+
+class Transcription:
+    """One sample, one number at a time, in the order of the paper and of its published protocol.
+
+    `wrong` names a rule to break, to see that each rule shows in what is compared.
+    """
+
+    def __init__(
+        self, network: nn.Module, augment: Augment | None = None, *, wrong: str = ""
+    ) -> None:
+        self.wrong = wrong
+        self.augment = augment
+        self.working = network
+        self.plastic = copy.deepcopy(network)
+        self.stable = copy.deepcopy(network)
+        for each in (self.working, self.plastic, self.stable):
+            each.train()
+        names = ("reservoir", "replay", "augmentation", "plastic update", "stable update")
+        self.draws = {name: generator(SETTINGS["seed"], name) for name in names}
+        self.memory: list[tuple[Tensor, int]] = []
+        self.seen = 0
+        self.steps = 0
+        self.updates = {"plastic": 0, "stable": 0}
+        self.plastic_provided = 0
+        self.losses: list[float] = []
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        self.steps += 1
+        batch = list(zip(images, labels.tolist(), strict=True))
+        if self.wrong == "the batch enters memory before replay is drawn":
+            for sample, chance in zip(batch, self.chances(len(batch)), strict=True):
+                self.present(sample, chance)
+        replay = self.draw()
+        union = batch + replay
+        x = torch.stack([image for image, _ in union])
+        if self.augment is not None:
+            x = self.augment(x, self.draws["augmentation"])
+        x_m = x[len(batch) :]
+        if self.wrong == "replay is augmented anew for the consistency" and replay:
+            assert self.augment is not None
+            raw = torch.stack([image for image, _ in replay])
+            x_m = self.augment(raw, self.draws["augmentation"])
+
+        consistency = torch.zeros((), dtype=torch.float64)
+        if self.wrong == "union before replay":
+            logits = self.working(x)
+        if replay:
+            z = self.select(x_m, [label for _, label in replay])
+            if self.wrong == "one forward on the union":
+                logits = self.working(x)
+                replayed = logits[len(batch) :]
+            else:
+                replayed = self.working(x_m)
+            for i in range(len(replay)):
+                for c in range(CLASSES):
+                    consistency = consistency + (replayed[i, c] - z[i][c]) ** 2
+            consistency = consistency / (len(replay) * CLASSES)
+            if self.wrong == "consistency is a sum over outputs":
+                consistency = consistency * CLASSES
+        if self.wrong not in ("union before replay", "one forward on the union") or not replay:
+            logits = self.working(x)
+        cross_entropies = [
+            torch.logsumexp(logits[i], dim=0) - logits[i, label]
+            for i, (_, label) in enumerate(union)
+        ]
+        cross_entropy = sum(cross_entropies, torch.zeros(())) / len(union)
+        if self.wrong == "a mean for the stream and one for replay" and replay:
+            own, past = cross_entropies[: len(batch)], cross_entropies[len(batch) :]
+            cross_entropy = sum(own, torch.zeros(())) / len(own)
+            cross_entropy = (cross_entropy + sum(past, torch.zeros(())) / len(past)) / 2
+        loss = cross_entropy + SETTINGS["consistency_weight"] * consistency
+        self.losses.append(float(loss.detach()))
+
+        if self.wrong == "memories move before the step":
+            self.consolidate()
+        parameters = list(self.working.parameters())
+        with torch.no_grad():
+            for p, gradient in zip(parameters, torch.autograd.grad(loss, parameters), strict=True):
+                p.sub_(SETTINGS["lr"] * gradient)
+
+        if self.wrong != "the batch enters memory before replay is drawn":
+            shown = x if self.wrong == "augmented images are stored" else [i for i, _ in batch]
+            for i, chance in enumerate(self.chances(len(batch))):
+                self.present((shown[i], batch[i][1]), chance)
+        if self.wrong != "memories move before the step":
+            self.consolidate()
+
+    def select(self, x: Tensor, labels: list[int]) -> list[list[float]]:
+        """Lines 4 and 5: per sample, the logits of the memory that knows its class better."""
+        if self.wrong == "memories answer in evaluation mode":
+            self.plastic.eval()
+            self.stable.eval()
+        with torch.no_grad():
+            z_p, z_s = self.plastic(x).tolist(), self.stable(x).tolist()
+        chosen = []
+        for plastic, stable, label in zip(z_p, z_s, labels, strict=True):
+            better = log_probability(plastic, label) > log_probability(stable, label)
+            if self.wrong == "the memory that knows less":
+                better = not better
+            self.plastic_provided += better
+            chosen.append(plastic if better else stable)
+        return chosen
+
+    def draw(self) -> list[tuple[Tensor, int]]:
+        if not self.memory:
+            return []
+        order = torch.randperm(len(self.memory), generator=self.draws["replay"]).tolist()
+        return [self.memory[row] for row in order[: SETTINGS["memory_batch"]]]
+
+    def chances(self, count: int) -> list[float]:
+        return torch.rand(count, dtype=torch.float64, generator=self.draws["reservoir"]).tolist()
+
+    def present(self, sample: tuple[Tensor, int], chance: float) -> None:
+        """Algorithm 2."""
+        n = self.seen
+        if n < SETTINGS["buffer_size"]:
+            self.memory.append(sample)
+        else:
+            last = n - 1 if self.wrong == "the reservoir draws from [0, N)" else n
+            v = math.floor(chance * (last + 1))  # an integer from 0 to N
+            if v < SETTINGS["buffer_size"]:
+                self.memory[v] = sample
+        self.seen += 1
+
+    def consolidate(self) -> None:
+        """Lines 8 to 10."""
+        for name, semantic in (("plastic", self.plastic), ("stable", self.stable)):
+            toss = float(torch.rand((), generator=self.draws[f"{name} update"]))
+            if toss >= SETTINGS[f"{name}_rate"]:
+                continue
+            self.updates[name] += 1
+            count = self.steps
+            if self.wrong == "the warm-up counts updates only":
+                count = self.updates[name]
+            decay = min(1 - 1 / (count + 1), SETTINGS[f"{name}_decay"])
+            if self.wrong == "no warm-up":
+                decay = SETTINGS[f"{name}_decay"]
+            with torch.no_grad():
+                pairs: list[tuple[Tensor, Tensor]] = []
+                pairs += zip(semantic.parameters(), self.working.parameters(), strict=True)
+                if self.wrong == "running statistics are averaged":
+                    pairs += zip(semantic.buffers(), self.working.buffers(), strict=True)
+                for own, other in pairs:
+                    own.copy_(decay * own + (1 - decay) * other)
+
+
+def log_probability(logits: list[float], label: int) -> float:
+    highest = max(logits)
+    total = sum(math.exp(value - highest) for value in logits)
+    return logits[label] - highest - math.log(total)
+
+
+class Own(nn.Module):
+    """Of a class that nothing is known about."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)  # type: ignore[no-any-return]
+
+
+def plain() -> list[nn.Module]:
+    return [nn.Flatten(), nn.Linear(32, 9), nn.ReLU(), nn.Linear(9, CLASSES)]
+
+
+def batchnorm() -> list[nn.Module]:
+    first = nn.Conv2d(2, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()
+    second = nn.Conv2d(4, 5, 3, stride=2, padding=1), nn.BatchNorm2d(5), nn.ReLU()
+    return [*first, *second, nn.Flatten(), nn.Linear(20, CLASSES)]
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {
+    "plain": lambda: nn.Sequential(*plain()),
+    "own": lambda: Own(*plain()),
+    "batchnorm": lambda: nn.Sequential(*batchnorm()),
+}
+
+
+def network(kind: str) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        return NETWORKS[kind]().double()
+
+
+def noise(images: Tensor, draws: torch.Generator) -> Tensor:
+    return images + 0.3 * torch.randn(images.shape, dtype=images.dtype, generator=draws)
+
+
+def stream(steps: int) -> list[Samples]:
+    """Classes come and go, samples overlap, some labels are wrong, a few batches are short."""
+    draws = torch.Generator().manual_seed(2)
+    centres = 0.4 * torch.randn(CLASSES, *SHAPE, dtype=torch.float64, generator=draws)
+    batches = []
+    for step in range(steps):
+        size = 3 if step % 11 == 10 else 5
+        low = step // 40 % 2 * 2
+        labels = low + torch.randint(2, (size,), generator=draws)
+        images = torch.randn(size, *SHAPE, dtype=torch.float64, generator=draws) + centres[labels]
+        labels[0] = int(torch.randint(CLASSES, (), generator=draws))
+        batches.append(Samples(images, labels))
+    return batches
+
+
+def compare(learner: CLSER, oracle: Transcription) -> tuple[bool, float]:
+    """Whether the episodic memories are equal, and how far weights and statistics are apart."""
+    contents = learner.memory.contents()
+    assert contents is not None
+    images = torch.stack([image for image, _ in oracle.memory])
+    labels = torch.tensor([label for _, label in oracle.memory])
+    same = contents.images.equal(images) and contents.labels.equal(labels)
+    networks = (
+        (learner.network, oracle.working),
+        (learner.plastic.network, oracle.plastic),
+        (learner.stable.network, oracle.stable),
+    )
+    apart = 0.0
+    for one, other in networks:
+        for mine, theirs in zip(
+            one.state_dict().values(), other.state_dict().values(), strict=True
+        ):
+            apart = max(apart, float((mine - theirs).abs().max()))
+    return same, apart
+
+
+@pytest.mark.parametrize(
+    ("kind", "augment"), [("plain", noise), ("own", None), ("batchnorm", noise)]
+)
+def test_learns_as_the_paper_says(kind: str, augment: Augment | None) -> None:
+    learner = CLSER(network(kind), augment=augment, **SETTINGS)
+    oracle = Transcription(network(kind), augment)
+    for step, (images, labels, _) in enumerate(stream(300), 1):
+        learner.observe(images, labels)
+        oracle.step(images, labels)
+        if step in (1, 2, 3, 4, 30, 300):
+            same, apart = compare(learner, oracle)
+            assert same, f"memories differ after step {step}"
+            assert apart < 1e-11, f"networks differ by {apart} after step {step}"
+    assert int(learner.memory.seen) == oracle.seen > 1000
+    assert int(learner.steps) == 300
+    totals = {name: float(total) for name, total in learner.totals.items()}
+    assert totals["loss"] == pytest.approx(sum(oracle.losses), rel=1e-10)
+    assert totals["plastic_provided"] == oracle.plastic_provided
+    # Both memories had their say, or the choice between them was not tried.
+    assert 0.1 < totals["plastic_provided"] / totals["replayed"] < 0.95
+
+
+EVERYWHERE = (
+    "no warm-up",
+    "the warm-up counts updates only",
+    "the batch enters memory before replay is drawn",
+    "memories move before the step",
+    "consistency is a sum over outputs",
+    "a mean for the stream and one for replay",
+    "the memory that knows less",
+    "the reservoir draws from [0, N)",
+    "replay is augmented anew for the consistency",
+    "augmented images are stored",
+)
+WITH_BATCHNORM = (
+    "one forward on the union",
+    "union before replay",
+    "running statistics are averaged",
+    "memories answer in evaluation mode",
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wrong"),
+    [("plain", wrong) for wrong in EVERYWHERE] + [("batchnorm", wrong) for wrong in WITH_BATCHNORM],
+)
+def test_the_comparison_would_show_a_wrong_rule(kind: str, wrong: str) -> None:
+    learner = CLSER(network(kind), augment=noise, **SETTINGS)
+    oracle = Transcription(network(kind), noise, wrong=wrong)
+    for images, labels, _ in stream(60):
+        learner.observe(images, labels)
+        oracle.step(images, labels)
+    _, apart = compare(learner, oracle)
+    assert apart > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [("plain", [12]), ("own", [7, 12]), ("batchnorm", [7, 12])]
+)
+def test_replay_goes_alone_first_where_samples_may_influence_one_another(
+    kind: str, sizes: list[int]
+) -> None:
+    learner = CLSER(network(kind), **SETTINGS)
+    *filling, last = stream(4)
+    for images, labels, _ in filling:
+        learner.observe(images, labels)
+    seen: list[int] = []
+    learner.network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
+    learner.observe(last.images, last.labels)
+    assert seen == sizes
+
+
+def constant(network: nn.Module, bias: list[float]) -> None:
+    assert isinstance(network, nn.Linear)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.copy_(torch.tensor(bias))
+
+
+def choice(plastic: list[float], stable: list[float], label: int) -> list[float]:
+    learner = CLSER(nn.Linear(3, len(plastic)), buffer_size=4)
+    constant(learner.plastic.network, plastic)
+    constant(learner.stable.network, stable)
+    found: list[float] = learner.replay_logits(torch.rand(1, 3), torch.tensor([label]))[0].tolist()
+    return found
+
+
+def test_the_memory_that_knows_the_class_better_provides_the_logits() -> None:
+    assert choice([3.0, 0.0], [2.0, 0.0], label=0) == [3.0, 0.0]
+    assert choice([3.0, 0.0], [2.0, 0.0], label=1) == [2.0, 0.0]
+    # Higher logits are not more probable ones.
+    assert choice([9.0, 9.0], [1.0, 0.0], label=0) == [1.0, 0.0]
+
+
+def test_ties_go_to_the_stable_memory() -> None:
+    assert choice([8.0, 8.0], [0.0, 0.0], label=0) == [0.0, 0.0]
+    assert choice([0.0, 0.0], [8.0, 8.0], label=1) == [8.0, 8.0]
+
+
+@pytest.mark.parametrize(("plastic", "stable"), [([30.0, 0.0], [20.0, 0.0]), ([99, 1], [40, 1])])
+def test_the_choice_does_not_saturate(plastic: list[float], stable: list[float]) -> None:
+    # Both probabilities are 1 in float32; the plastic memory is still the surer one.
+    assert choice(plastic, stable, label=0) == plastic
+    assert choice(stable, plastic, label=0) == plastic
+
+
+def test_the_stable_memory_answers() -> None:
+    learner = CLSER(nn.Linear(3, 2), buffer_size=4)
+    constant(learner.stable.network, [0.0, 1.0])
+    constant(learner.plastic.network, [1.0, 0.0])
+    constant(learner.network, [1.0, 0.0])
+    assert list(learner.predictors()) == ["stable", "plastic", "working"]
+    assert learner.predict(torch.rand(2, 3)).tolist() == [1, 1]
+    asked = {name: ask(torch.rand(1, 3)).argmax() for name, ask in learner.predictors().items()}
+    assert asked == {"stable": 1, "plastic": 0, "working": 0}
+
+
+def test_memories_begin_as_copies_of_the_network() -> None:
+    working = network("batchnorm")
+    learner = CLSER(working, **SETTINGS)
+    assert learner.network is working
+    for semantic in (learner.plastic.network, learner.stable.network):
+        assert semantic is not working
+        assert semantic.training
+        for own, other in zip(semantic.parameters(), working.parameters(), strict=True):
+            assert own.equal(other)
+            assert own.data_ptr() != other.data_ptr()
+            assert not own.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"stable_decay": 1.0}, "stable decay is 1.0"),
+        ({"plastic_decay": -0.1}, "plastic decay is -0.1"),
+        ({"stable_rate": 0.0}, "stable rate is 0.0"),
+        ({"plastic_rate": 1.1}, "plastic rate is 1.1"),
+        ({"plastic_rate": math.nan}, "plastic rate is nan"),
+        ({"stable_decay": math.nan}, "stable decay is nan"),
+        ({"consistency_weight": -1}, "consistency_weight is -1"),
+        ({"consistency_weight": math.inf}, "consistency_weight is inf"),
+        ({"consistency_weight": math.nan}, "consistency_weight is nan"),
+        ({"memory_batch": 0}, "memory_batch is 0"),
+        ({"buffer_size": 0}, "buffer size is 0"),
+    ],
+)
+def test_settings_out_of_range_are_refused(arguments: dict[str, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        CLSER(nn.Linear(3, 2), **{"buffer_size": 4, **arguments})  # type: ignore[arg-type]

@@ -1,0 +1,188 @@
+"""DER against a slow transcription of its paper's algorithm, and its promises as a learner."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remanence.learners.der import DER
+from remanence.learners.sgd import SGD
+from remanence.networks import MLP
+from remanence.randomness import generator
+
+CLASSES, SEED = 3, 4
+
+
+def conv_network() -> nn.Module:
+    """A small network with BatchNorm, in double precision."""
+    torch.manual_seed(1)
+    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(4 * 9, CLASSES)).double()
+
+
+def mlp_network() -> nn.Module:
+    torch.manual_seed(1)
+    return MLP(25, CLASSES, hidden=8).double()
+
+
+def stream(steps: int, batch: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
+    random = torch.Generator().manual_seed(2)
+    for _ in range(steps):
+        images = torch.rand(batch, 1, 5, 5, dtype=torch.float64, generator=random)
+        yield images, torch.randint(CLASSES, (batch,), generator=random)
+
+
+def jitter(images: Tensor, random: torch.Generator) -> Tensor:
+    return images + 0.1 * torch.rand(images.shape, dtype=images.dtype, generator=random)
+
+
+def slow_der(
+    network: nn.Module, steps: int, *, alpha: float, capacity: int, memory_batch: int, lr: float
+) -> list[tuple[Tensor, int, Tensor]]:
+    """Algorithm 1 of the paper, sample by sample; returns M as (image, label, logits)."""
+    coins, picks = generator(SEED, "reservoir"), generator(SEED, "replay")
+    augmentation = generator(SEED, "augmentation")
+    memory: list[tuple[Tensor, int, Tensor]] = []
+    seen = 0
+    for images, labels in stream(steps):
+        replay = (
+            [
+                memory[i]
+                for i in torch.randperm(len(memory), generator=picks)[:memory_batch].tolist()
+            ]
+            if memory
+            else []
+        )
+        z = network(jitter(images, augmentation))
+        loss = torch.zeros((), dtype=torch.float64)
+        for row, label in zip(z, labels.tolist(), strict=True):
+            loss = loss - row.log_softmax(0)[label] / len(labels)
+        if replay:
+            replayed = network(jitter(torch.stack([x for x, _, _ in replay]), augmentation))
+            for row, (_, _, stored) in zip(replayed, replay, strict=True):
+                loss = loss + alpha * ((row - stored) ** 2).sum() / (len(replay) * CLASSES)
+        parameters = list(network.parameters())
+        slopes = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for parameter, slope in zip(parameters, slopes, strict=True):
+                parameter.sub_(lr * slope)
+        chances = torch.rand(len(labels), dtype=torch.float64, generator=coins).tolist()
+        for image, label, row, chance in zip(images, labels, z.detach(), chances, strict=True):
+            slot = len(memory) if len(memory) < capacity else math.floor(chance * (seen + 1))
+            if slot < capacity:
+                memory[slot : slot + 1] = [(image, int(label), row)]
+            seen += 1
+    return memory
+
+
+@pytest.mark.parametrize("build", [conv_network, mlp_network])
+def test_a_hundred_steps_equal_the_slow_transcription(build: type[nn.Module]) -> None:
+    slow = build()
+    memory = slow_der(slow, 100, alpha=0.7, capacity=20, memory_batch=5, lr=0.1)
+    learner = DER(
+        build(), buffer_size=20, memory_batch=5, alpha=0.7, lr=0.1, augment=jitter, seed=SEED
+    )
+    for images, labels in stream(100):
+        learner.observe(images, labels)
+    for own, expected in zip(
+        learner.network.state_dict().values(), slow.state_dict().values(), strict=True
+    ):
+        torch.testing.assert_close(own, expected, rtol=1e-9, atol=1e-11)
+    contents = learner.memory.contents()
+    assert contents is not None
+    assert contents.logits is not None
+    assert contents.labels.tolist() == [label for _, label, _ in memory]
+    torch.testing.assert_close(contents.images, torch.stack([x for x, _, _ in memory]))
+    torch.testing.assert_close(contents.logits, torch.stack([z for _, _, z in memory]))
+    assert int(learner.steps) == 100
+
+
+def test_stored_logits_are_those_of_the_moment_before_the_update() -> None:
+    learner = DER(conv_network(), buffer_size=50, seed=SEED)
+    images, labels = next(stream(1))
+    expected = conv_network()(images)  # training mode, fresh weights
+    learner.observe(images, labels)
+    for later in stream(4):
+        learner.observe(*later)
+    contents = learner.memory.contents()
+    assert contents is not None
+    assert contents.logits is not None
+    torch.testing.assert_close(contents.logits[:6], expected.detach())
+    assert not torch.allclose(learner.network(images), expected)
+
+
+def test_batch_norm_sees_stream_and_replay_apart() -> None:
+    network = conv_network()
+    sizes: list[int] = []
+    network.register_forward_hook(lambda _module, inputs, _output: sizes.append(len(inputs[0])))
+    learner = DER(network, buffer_size=50, memory_batch=4)
+    for batch in stream(3):
+        learner.step(*batch)
+    assert sizes == [6, 6, 4, 6, 4]
+
+
+@pytest.mark.parametrize("build", [conv_network, mlp_network])
+def test_resuming_in_the_middle_changes_nothing(build: type[nn.Module], tmp_path: Path) -> None:
+    def fresh() -> DER:
+        return DER(build(), buffer_size=15, memory_batch=4, augment=jitter, seed=SEED)
+
+    straight, first, second = fresh(), fresh(), fresh()
+    batches = list(stream(12))
+    for images, labels in batches:
+        straight.observe(images, labels)
+    for images, labels in batches[:5]:
+        first.observe(images, labels)
+    first.save(tmp_path / "learner.safetensors")
+    second.load(tmp_path / "learner.safetensors")
+    for images, labels in batches[5:]:
+        second.observe(images, labels)
+    straight.save(tmp_path / "straight.safetensors")
+    second.save(tmp_path / "second.safetensors")
+    one, other = (tmp_path / f"{name}.safetensors" for name in ("straight", "second"))
+    assert one.read_bytes() == other.read_bytes()
+
+
+def test_bytes_are_stored_as_bytes_and_never_more_than_the_buffer() -> None:
+    learner = DER(MLP(25, CLASSES), buffer_size=10, memory_batch=4)
+    for step in range(4):
+        images = torch.full((6, 1, 5, 5), step, dtype=torch.uint8)
+        before = images.clone()
+        learner.observe(images, torch.arange(6) % CLASSES)
+        assert torch.equal(images, before)
+    contents = learner.memory.contents()
+    assert contents is not None
+    assert contents.images.dtype == torch.uint8
+    assert len(contents.labels) == 10
+
+
+def test_it_remembers_what_sgd_forgets() -> None:
+    random = torch.Generator().manual_seed(0)
+    centres = torch.rand(4, 8, generator=random)  # all in one corner, as images are
+
+    def batch(task: int, n: int) -> tuple[Tensor, Tensor]:
+        y = 2 * task + torch.randint(2, (n,), generator=random)
+        return centres[y] + 0.1 * torch.randn(n, 8, generator=random), y
+
+    torch.manual_seed(0)
+    forgetful = SGD(MLP(8, 4, hidden=32), lr=0.1)
+    torch.manual_seed(0)
+    learner = DER(MLP(8, 4, hidden=32), buffer_size=50, alpha=0.5, lr=0.1)
+    for task in range(2):
+        for _ in range(200):
+            images, labels = batch(task, 10)
+            forgetful.observe(images, labels)
+            learner.observe(images, labels)
+    images, labels = batch(0, 200)
+    assert (forgetful.predict(images) == labels).double().mean() < 0.1
+    assert (learner.predict(images) == labels).double().mean() > 0.8
+
+
+@pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])
+def test_a_weight_out_of_range_is_refused(alpha: float) -> None:
+    with pytest.raises(ValueError, match="alpha is"):
+        DER(nn.Linear(2, 2), buffer_size=5, alpha=alpha)

@@ -1,0 +1,340 @@
+"""GSS: gradients and scores by definition, chances by frequency, and a slow transcription."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from scipy.stats import chisquare
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remanence.learners import gss
+from remanence.learners.gss import GSS
+from remanence.learners.sgd import SGD
+from remanence.memory.gradients import GradientMemory
+from remanence.networks import MLP, ResNet18
+from remanence.randomness import generator
+from remanence.records import Samples
+
+CLASSES, SEED = 3, 7
+
+
+def conv_network() -> nn.Module:
+    """A small network with BatchNorm and dropout whose running statistics are not the initial."""
+    torch.manual_seed(1)
+    layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.5))
+    network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * 9, CLASSES)).double()
+    network(torch.rand(10, 1, 5, 5, dtype=torch.float64))
+    return network
+
+
+def mlp_network() -> nn.Module:
+    torch.manual_seed(1)
+    return MLP(25, CLASSES, hidden=8).double()
+
+
+def stream(steps: int, batch: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
+    random = torch.Generator().manual_seed(2)
+    for step in range(steps):
+        images = torch.rand(batch, 1, 5, 5, dtype=torch.float64, generator=random)
+        # Labels drift, so that new batches pull elsewhere than the memory does.
+        yield images, (torch.randint(2, (batch,), generator=random) + step // 5) % CLASSES
+
+
+def slow_gradient(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+    """The flat gradient of the mean loss, by autograd, in evaluation mode."""
+    network.eval()
+    parameters = list(network.parameters())
+    parts = torch.autograd.grad(F.cross_entropy(network(images), labels), parameters)
+    network.train()
+    return torch.cat([part.flatten() for part in parts])
+
+
+def slow_gradients(network: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
+    return [
+        slow_gradient(network, images[i : i + 1], labels[i : i + 1]) for i in range(len(labels))
+    ]
+
+
+def slow_score(candidate: Tensor, reference: list[Tensor]) -> float:
+    return max(float(candidate @ g / (candidate.norm() * g.norm())) for g in reference) + 1
+
+
+@pytest.mark.parametrize("build", [conv_network, mlp_network])
+def test_gradients_and_scores_equal_a_loop_over_samples(build: type[nn.Module]) -> None:
+    network = build()
+    (x, y), (kept_x, kept_y) = stream(2, batch=20)  # more than are held at once
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    network.eval()
+    reference = gss.gradients(network, kept_x, kept_y)
+    scores = gss._of_each(lambda x, y: gss.score(gss.gradient(network, x, y), reference), x, y)
+    as_one = gss.score(gss.gradient(network, x, y), reference)
+    expected = slow_gradients(network, kept_x, kept_y)
+    torch.testing.assert_close(torch.cat(list(reference.parts.values()), 1), torch.stack(expected))
+    torch.testing.assert_close(reference.length, torch.stack([g.norm() for g in expected]))
+    assert scores.tolist() == pytest.approx(
+        [slow_score(g, expected) for g in slow_gradients(network, x, y)], rel=1e-10
+    )
+    assert float(as_one) == pytest.approx(
+        slow_score(slow_gradient(network, x, y), expected), rel=1e-10
+    )
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+def test_a_gradient_that_vanishes_is_like_no_other() -> None:
+    nothing = gss.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
+    some = gss.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
+    assert float(gss.score(nothing, some)) == 1
+
+
+def test_a_residual_network_can_be_scored() -> None:
+    torch.manual_seed(0)
+    learner = GSS(ResNet18(CLASSES, channels=1, width=4), buffer_size=8, seed=SEED)
+    for images, labels in stream(4):
+        learner.observe(images.float(), labels)
+    assert learner.memory.scores[:8].isfinite().all()
+
+
+def test_scores_are_of_full_precision_under_autocast() -> None:
+    scores = []
+    for mixed in (False, True):
+        torch.manual_seed(0)
+        learner = GSS(ResNet18(CLASSES, channels=1, width=4), buffer_size=12, seed=SEED)
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            for images, labels in stream(2):
+                learner.select(Samples(images.float(), labels))
+        scores.append(learner.memory.scores)
+    assert torch.equal(*scores)
+
+
+def test_frozen_and_shared_parameters() -> None:
+    torch.manual_seed(0)
+    shared = nn.Linear(25, 25)
+    network = nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared, nn.Linear(25, CLASSES))
+    network[-1].weight.requires_grad_(False)
+    learner = GSS(network.double(), buffer_size=8, seed=SEED)
+    for batch in stream(6):
+        learner.observe(*batch)
+    assert learner.memory.filled == 8
+
+
+def full_memory(scores: list[float], seed: int = 0) -> GradientMemory:
+    memory = GradientMemory(len(scores), seed=seed)
+    rows = Samples(torch.zeros(len(scores), 1), torch.arange(len(scores)))
+    memory.add(rows, torch.tensor(scores), torch.tensor(False))
+    return memory
+
+
+def test_victims_and_replacements_have_the_stated_chances() -> None:
+    stored, candidate, trials = [0.1, 0.4, 0.9, 1.6, 0.0], 0.7, 20_000
+    memory = full_memory(stored)
+    newcomer = Samples(torch.ones(1, 1), torch.tensor([9]))
+    counts = [0] * 6
+    for _ in range(trials):
+        memory.add(newcomer, torch.tensor([candidate]), torch.tensor(True))
+        contents = memory.contents()
+        assert contents is not None
+        hit = (contents.labels == 9).nonzero().flatten().tolist()
+        assert len(hit) <= 1
+        counts[hit[0] if hit else 5] += 1
+        for row in hit:
+            assert float(memory.scores[row]) == pytest.approx(candidate)
+            memory.scores[row] = stored[row]
+            contents.labels[row] = row
+    chances = [s / sum(stored) * (s / (s + candidate)) for s in stored]
+    assert counts[4] == 0  # a score of 0 is never a victim
+    expected = [*chances[:4], 1 - sum(chances)]
+    observed = [*counts[:4], counts[5]]
+    assert chisquare(observed, [trials * p for p in expected]).pvalue > 1e-3
+
+
+def test_a_batch_competes_as_its_samples_would() -> None:
+    stored, trials = [0.2, 0.8, 1.5], 4_000
+    memory = full_memory(stored)
+    newcomers = Samples(torch.ones(5, 1), torch.arange(10, 15))
+    candidates = torch.tensor([0.3, 0.6, 0.9, 1.2, 1.5])
+    counts = torch.zeros(3, 6)
+    for _ in range(trials):
+        memory.add(newcomers, candidates, torch.tensor(True))
+        contents = memory.contents()
+        assert contents is not None
+        for row in range(3):
+            label = int(contents.labels[row])
+            counts[row, label - 10 if label >= 10 else 5] += 1
+        memory.scores[:3] = torch.tensor(stored)
+        contents.labels.copy_(torch.arange(3))
+    for row, s in enumerate(stored):
+        # The last winner has the row: those after it must not have won it.
+        wins = [s / sum(stored) * (s / (s + float(c))) for c in candidates]
+        after = [1.0] * 6
+        for i in reversed(range(5)):
+            after[i] = after[i + 1] * (1 - wins[i])
+        chances = [*(wins[i] * after[i + 1] for i in range(5)), after[0]]
+        expected = [trials * p for p in chances]
+        assert chisquare(counts[row].tolist(), expected).pvalue > 1e-3
+
+
+def test_a_batch_that_is_not_considered_takes_free_rows_only() -> None:
+    memory = GradientMemory(4)
+    images = torch.arange(6.0)[:, None]
+    memory.add(Samples(images, torch.arange(6)), torch.linspace(0.5, 1, 6), torch.tensor(False))
+    contents = memory.contents()
+    assert contents is not None
+    assert contents.labels.tolist() == [0, 1, 2, 3]
+    torch.testing.assert_close(memory.scores[:4], torch.linspace(0.5, 1, 6)[:4].double())
+    memory.add(Samples(images + 9, torch.arange(6)), torch.zeros(6), torch.tensor(False))
+    assert contents.images.flatten().tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("inner_steps", [1, 3])
+@pytest.mark.parametrize("capacity", [20, 4])
+def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, capacity: int) -> None:
+    lr, memory_batch, gss_batch = 0.2, 4, 5
+    slow = mlp_network()
+    learner = GSS(
+        mlp_network(),
+        buffer_size=capacity,
+        memory_batch=memory_batch,
+        gss_batch=gss_batch,
+        inner_steps=inner_steps,
+        lr=lr,
+        seed=SEED,
+    )
+    picks, chances = generator(SEED, "replay"), generator(SEED, "gradient selection")
+    memory: list[tuple[Tensor, Tensor, float]] = []  # image, label, score
+    opened = 0
+
+    def drawn(count: int) -> list[tuple[Tensor, Tensor, float]]:
+        rows = torch.randperm(len(memory), generator=picks) if memory else torch.arange(0)
+        return [memory[i] for i in rows[:count].tolist()]
+
+    for images, labels in stream(60):
+        learner.observe(images, labels)
+        for _ in range(inner_steps):
+            past = drawn(memory_batch)
+            x = torch.stack([*images, *(image for image, _, _ in past)])
+            y = torch.stack([*labels, *(label for _, label, _ in past)])
+            slopes = torch.autograd.grad(F.cross_entropy(slow(x), y), list(slow.parameters()))
+            with torch.no_grad():
+                for parameter, slope in zip(slow.parameters(), slopes, strict=True):
+                    parameter.sub_(lr * slope)
+        past = drawn(gss_batch)
+        if past:
+            given = [slow_gradient(slow, x[None], y[None]) for x, y, _ in past]
+            scores = [slow_score(g, given) for g in slow_gradients(slow, images, labels)]
+            considered = slow_score(slow_gradient(slow, images, labels), given) < 1
+            opened += considered
+        else:
+            scores, considered = [0.1] * len(labels), True
+        full = len(memory) == capacity
+        newcomers = list(zip(images, labels, scores, strict=True))
+        free = capacity - len(memory)
+        memory += newcomers[:free]
+        if free >= len(newcomers) or (full and not considered):
+            continue
+        victims, coins = torch.rand(2, 6, dtype=torch.float64, generator=chances).tolist()
+        stored = [s for _, _, s in memory]
+        for i in range(free, len(newcomers)):
+            reach, row = stored[0], 0
+            while reach <= victims[i] * sum(stored):
+                row += 1
+                reach += stored[row]
+            if considered and coins[i] < stored[row] / (stored[row] + scores[i]):
+                memory[row] = newcomers[i]
+    for own, expected in zip(learner.network.parameters(), slow.parameters(), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-8, atol=1e-10)
+    contents = learner.memory.contents()
+    assert contents is not None
+    torch.testing.assert_close(contents.images, torch.stack([x for x, _, _ in memory]))
+    assert contents.labels.tolist() == [int(y) for _, y, _ in memory]
+    assert learner.memory.scores[:capacity].tolist() == pytest.approx([s for _, _, s in memory])
+    assert int(learner.steps) == 60
+    assert int(learner.totals["considered"]) == opened
+    assert 3 < opened < 57  # both branches were taken
+
+
+def test_scoring_leaves_modes_and_statistics_alone() -> None:
+    network = conv_network()
+    learner = GSS(network, buffer_size=5, seed=SEED)
+    network.get_submodule("3").eval()  # a user may keep a layer in evaluation mode
+    batches = [Samples(*batch) for batch in stream(3)]
+    learner.select(batches[0])
+    before = {name: value.clone() for name, value in network.state_dict().items()}
+    random = torch.get_rng_state()
+    learner.select(batches[1])
+    assert torch.equal(torch.get_rng_state(), random)  # dropout was off
+    assert [module.training for module in network.children()] == [True] * 3 + [False] + [True] * 2
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, before[name])
+
+
+@pytest.mark.parametrize("build", [conv_network, mlp_network])
+@pytest.mark.parametrize("half", [2, 9])
+def test_resuming_in_the_middle_changes_nothing(
+    build: type[nn.Module], half: int, tmp_path: Path
+) -> None:
+    def fresh() -> GSS:
+        return GSS(build(), buffer_size=15, memory_batch=4, gss_batch=3, seed=SEED)
+
+    straight, first, second = fresh(), fresh(), fresh()
+    batches = list(stream(20))
+    for images, labels in batches:
+        straight.observe(images, labels)
+    for images, labels in batches[:half]:
+        first.observe(images, labels)
+    first.save(tmp_path / "first")
+    second.load(tmp_path / "first")
+    for images, labels in batches[half:]:
+        second.observe(images, labels)
+    straight.save(tmp_path / "straight")
+    second.save(tmp_path / "second")
+    assert (tmp_path / "straight").read_bytes() == (tmp_path / "second").read_bytes()
+    other = GSS(build(), buffer_size=16)
+    with pytest.raises(ValueError, match="the buffer was one of 15, not of 16"):
+        other.load(tmp_path / "first")
+
+
+def test_bytes_are_stored_as_bytes_and_never_more_than_the_buffer() -> None:
+    learner = GSS(MLP(25, CLASSES), buffer_size=4, memory_batch=4)
+    for step in range(6):
+        images = torch.full((6, 1, 5, 5), 40 * step, dtype=torch.uint8)
+        before = images.clone()
+        learner.observe(images, torch.arange(6) % CLASSES)
+        assert torch.equal(images, before)
+        contents = learner.memory.contents()
+        assert contents is not None
+        assert contents.images.dtype == torch.uint8
+        assert len(contents.labels) == 4
+
+
+def test_it_remembers_what_sgd_forgets() -> None:
+    random = torch.Generator().manual_seed(0)
+    centres = torch.rand(4, 8, generator=random)  # all in one corner, as images are
+
+    def batch(task: int, n: int) -> tuple[Tensor, Tensor]:
+        y = 2 * task + torch.randint(2, (n,), generator=random)
+        return centres[y] + 0.1 * torch.randn(n, 8, generator=random), y
+
+    torch.manual_seed(0)
+    forgetful = SGD(MLP(8, 4, hidden=32), lr=0.1)
+    torch.manual_seed(0)
+    learner = GSS(MLP(8, 4, hidden=32), buffer_size=50, gss_batch=10, lr=0.1)
+    for task in range(2):
+        for _ in range(200):
+            images, labels = batch(task, 10)
+            forgetful.observe(images, labels)
+            learner.observe(images, labels)
+    images, labels = batch(0, 200)
+    assert (forgetful.predict(images) == labels).double().mean() < 0.1
+    assert (learner.predict(images) == labels).double().mean() > 0.8
+
+
+@pytest.mark.parametrize("name", ["memory_batch", "gss_batch", "inner_steps"])
+def test_a_count_below_one_is_refused(name: str) -> None:
+    counts = {"memory_batch": 1, "gss_batch": 1, "inner_steps": 1, name: 0}
+    with pytest.raises(ValueError, match=f"{name} is 0"):
+        GSS(nn.Linear(2, 2), buffer_size=5, **counts)

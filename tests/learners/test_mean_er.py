@@ -1,0 +1,145 @@
+"""Mean-ER against a slow transcription: CLS-ER's step with a single semantic memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from remanence.learners import MeanER
+from remanence.randomness import generator
+
+LR, WEIGHT, DECAY, RATE, BUFFER, REPLAY, SEED = 0.1, 0.4, 0.9, 0.5, 10, 6, 3
+
+
+class Transcription:
+    """One sample at a time; `wrong` names a rule to break."""
+
+    def __init__(self, network: nn.Module, wrong: str = "") -> None:
+        self.wrong = wrong
+        self.working = network.train()
+        self.mean = copy.deepcopy(network)
+        names = ("reservoir", "replay", "mean update")
+        self.draws = {name: generator(SEED, name) for name in names}
+        self.memory: list[tuple[Tensor, int]] = []
+        self.seen = self.steps = 0
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        self.steps += 1
+        batch = list(zip(images, labels.tolist(), strict=True))
+        replay = []
+        if self.memory:
+            order = torch.randperm(len(self.memory), generator=self.draws["replay"]).tolist()
+            replay = [self.memory[row] for row in order[:REPLAY]]
+        union = batch + replay
+        loss = torch.zeros((), dtype=torch.float64)
+        if replay:
+            x_m = torch.stack([image for image, _ in replay])
+            with torch.no_grad():
+                z = self.mean(x_m).tolist()
+            replayed = self.working(x_m)
+            outputs = len(z[0])
+            for i in range(len(replay)):
+                for c in range(outputs):
+                    loss = loss + WEIGHT * (replayed[i, c] - z[i][c]) ** 2 / (len(z) * outputs)
+        logits = self.working(torch.stack([image for image, _ in union]))
+        for i, (_, label) in enumerate(union):
+            loss = loss + (torch.logsumexp(logits[i], 0) - logits[i, label]) / len(union)
+        parameters = list(self.working.parameters())
+        gradients = torch.autograd.grad(loss, parameters)
+        with torch.no_grad():
+            for p, gradient in zip(parameters, gradients, strict=True):
+                p.sub_(LR * gradient)
+        chances = torch.rand(len(batch), dtype=torch.float64, generator=self.draws["reservoir"])
+        for sample, chance in zip(batch, chances.tolist(), strict=True):
+            if self.seen < BUFFER:
+                self.memory.append(sample)
+            elif (v := math.floor(chance * (self.seen + 1))) < BUFFER:
+                self.memory[v] = sample
+            self.seen += 1
+        if float(torch.rand((), generator=self.draws["mean update"])) < RATE:
+            decay = DECAY if self.wrong == "no warm-up" else min(1 - 1 / (self.steps + 1), DECAY)
+            pairs: list[tuple[Tensor, Tensor]] = []
+            pairs += zip(self.mean.parameters(), parameters, strict=True)
+            if self.wrong == "running statistics are averaged":
+                pairs += zip(self.mean.buffers(), self.working.buffers(), strict=True)
+            with torch.no_grad():
+                for own, other in pairs:
+                    own.copy_(decay * own + (1 - decay) * other)
+
+
+def plain() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def batchnorm() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def pair(build: Callable[[], nn.Module], wrong: str = "") -> tuple[MeanER, Transcription]:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        network = build().double()
+    oracle = Transcription(copy.deepcopy(network), wrong)
+    learner = MeanER(
+        network,
+        lr=LR,
+        consistency_weight=WEIGHT,
+        decay=DECAY,
+        rate=RATE,
+        buffer_size=BUFFER,
+        memory_batch=REPLAY,
+        seed=SEED,
+    )
+    return learner, oracle
+
+
+def learn(learner: MeanER, oracle: Transcription, steps: int) -> float:
+    """Take both through one stream; how far weights and statistics are apart in the end."""
+    draws = torch.Generator().manual_seed(1)
+    for _ in range(steps):
+        images = torch.randn(4, 6, dtype=torch.float64, generator=draws)
+        labels = torch.randint(3, (4,), generator=draws)
+        learner.observe(images, labels)
+        oracle.step(images, labels)
+    networks = ((learner.network, oracle.working), (learner.mean.network, oracle.mean))
+    return max(
+        float((own - other).detach().abs().max())
+        for one, two in networks
+        for own, other in zip(one.state_dict().values(), two.state_dict().values(), strict=True)
+    )
+
+
+@pytest.mark.parametrize("build", [plain, batchnorm])
+def test_learns_as_the_paper_says(build: Callable[[], nn.Module]) -> None:
+    learner, oracle = pair(build)
+    assert learn(learner, oracle, 200) < 1e-11
+    contents = learner.memory.contents()
+    assert contents is not None
+    assert contents.images.equal(torch.stack([image for image, _ in oracle.memory]))
+    assert contents.labels.tolist() == [label for _, label in oracle.memory]
+
+
+@pytest.mark.parametrize("wrong", ["no warm-up", "running statistics are averaged"])
+def test_the_comparison_would_show_a_wrong_rule(wrong: str) -> None:
+    assert learn(*pair(batchnorm, wrong), 40) > 1e-3
+
+
+def test_the_mean_answers() -> None:
+    learner, oracle = pair(plain)
+    learn(learner, oracle, 30)
+    images = torch.randn(5, 6, dtype=torch.float64)
+    assert list(learner.predictors()) == ["mean", "working"]
+    expected = learner.mean.network(images).softmax(1)
+    torch.testing.assert_close(learner.predict_proba(images).double(), expected, atol=1e-6, rtol=0)
+    assert not torch.allclose(expected, learner.network(images).softmax(1), atol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "value"), [("decay", 1.0), ("rate", 0.0), ("rate", 2.0)])
+def test_settings_out_of_range_are_refused(name: str, value: float) -> None:
+    with pytest.raises(ValueError, match=f"mean {name} is {value}"):
+        MeanER(nn.Linear(3, 2), buffer_size=4, **{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,333 @@
+from __future__ import annotations
+
+import math
+from collections import Counter
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from remanence.memory import Reservoir
+from remanence.randomness import generator
+from remanence.records import Samples
+
+
+def samples(first: int, count: int) -> Samples:
+    """Samples whose label is their number in the stream, as is their image."""
+    numbers = torch.arange(first, first + count)
+    return Samples(numbers[:, None].expand(-1, 2).float(), numbers)
+
+
+def labels(memory: Reservoir) -> list[int]:
+    contents = memory.contents()
+    return [] if contents is None else contents.labels.tolist()
+
+
+# -- which samples are kept -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [1, 3, 10])
+def test_while_filling_every_sample_is_kept_in_order(batch: int) -> None:
+    memory = Reservoir(10)
+    for first in range(0, 9, batch):
+        memory.add(samples(first, min(batch, 9 - first)))
+        assert labels(memory) == list(range(memory.filled))
+    assert (memory.filled, int(memory.seen)) == (9, 9)
+
+
+@given(st.integers(1, 6), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 99))
+@settings(max_examples=150)
+def test_batches_are_kept_as_algorithm_2_does_sample_by_sample(
+    capacity: int, sizes: list[int], seed: int
+) -> None:
+    memory = Reservoir(capacity, seed=seed)
+    draws = generator(seed, "reservoir")
+    kept: list[int] = []
+    seen = 0
+    for size in sizes:
+        memory.add(samples(seen, size))
+        for chance in torch.rand(size, dtype=torch.float64, generator=draws).tolist():
+            if seen < capacity:
+                kept.append(seen)
+            elif (v := math.floor(chance * (seen + 1))) < capacity:
+                kept[v] = seen
+            seen += 1
+    assert labels(memory) == kept
+    contents = memory.contents()
+    assert contents is not None
+    assert contents.images[:, 1].tolist() == kept
+    assert (memory.filled, int(memory.seen)) == (min(capacity, seen), seen)
+
+
+class OneTooFew(Reservoir):
+    """Draws from [0, n) where [0, n] is needed: the mistake of many a reservoir."""
+
+    def _slots(self, count: int) -> Tensor:
+        return self._kept(self._drawn(count, beyond=0))
+
+    def _drawn(self, count: int, beyond: int) -> Tensor:
+        position = self.seen + torch.arange(count)
+        self.seen += count
+        chances = torch.rand(count, dtype=torch.float64, generator=self.insertion)
+        drawn = (chances * (position + beyond)).long()
+        return torch.where(position < self.capacity, position, drawn).clamp_(max=self.capacity)
+
+    def _kept(self, slots: Tensor) -> Tensor:
+        later = (slots[:, None] == slots).triu_(1).any(1)
+        return slots.masked_fill_(later, self.capacity)
+
+
+class FirstStays(OneTooFew):
+    """Draws rightly, but of several samples of a batch in one slot keeps the first."""
+
+    def _slots(self, count: int) -> Tensor:
+        slots = self._drawn(count, beyond=1)
+        earlier = (slots[:, None] == slots).tril_(-1).any(1)
+        return slots.masked_fill_(earlier, self.capacity)
+
+
+class Right(OneTooFew):
+    """The same code without the mistake, to show that only the mistake is found."""
+
+    def _slots(self, count: int) -> Tensor:
+        return self._kept(self._drawn(count, beyond=1))
+
+
+def uniformity(memory: Reservoir, stream: int, batch: int, trials: int) -> float:
+    """How well the kept sets agree with all sets being equally likely: a p-value."""
+    met: Counter[tuple[int, ...]] = Counter()
+    for _ in range(trials):
+        memory.seen.zero_()
+        memory.filled = 0
+        for first in range(0, stream, batch):
+            memory.add(samples(first, min(batch, stream - first)))
+        met[tuple(sorted(labels(memory)))] += 1
+    sets = list(combinations(range(stream), memory.capacity))
+    assert met.keys() <= set(sets)
+    return float(stats.chisquare([met[kept] for kept in sets]).pvalue)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 6])
+def test_every_set_of_samples_is_equally_likely_to_be_kept(batch: int) -> None:
+    assert uniformity(Reservoir(2, seed=1), 6, batch, 1500) > 0.01
+
+
+@pytest.mark.parametrize(("wrong", "batch"), [(OneTooFew, 3), (OneTooFew, 6), (FirstStays, 6)])
+def test_the_same_test_rejects_a_wrong_reservoir(wrong: type[Reservoir], batch: int) -> None:
+    assert uniformity(wrong(2, seed=1), 6, batch, 1500) < 1e-6
+    assert uniformity(Right(2, seed=1), 6, batch, 1500) > 0.01
+
+
+def test_the_draw_of_a_wrong_range_shows_in_a_longer_stream_too() -> None:
+    # 8 of 40 samples: a draw from [0, n) favours late samples by a few percent only.
+    def late(memory: Reservoir) -> int:
+        count = 0
+        for _ in range(1500):
+            memory.seen.zero_()
+            memory.filled = 0
+            memory.add(samples(0, 40))
+            count += sum(label >= 8 for label in labels(memory))
+        return count
+
+    expected = 8 * 32 / 40
+    deviation = math.sqrt(1500 * stats.hypergeom(40, 32, 8).var())
+    assert abs(late(Reservoir(8, seed=3)) - 1500 * expected) < 3 * deviation
+    assert late(OneTooFew(8, seed=3)) - 1500 * expected > 6 * deviation
+
+
+MANY = 10**8
+
+
+def test_after_100_million_samples_the_draw_is_still_uniform() -> None:
+    capacity, batches, batch = 4_000_000, 200, 1000
+    memory = Reservoir(capacity, seed=2)
+    memory.seen.fill_(MANY)
+    slots = torch.cat([memory._slots(batch) for _ in range(batches)])
+    assert int(memory.seen) == MANY + batches * batch
+    kept = slots[slots < capacity]
+    chance = capacity / (MANY + batches * batch / 2)
+    assert stats.binomtest(len(kept), batches * batch, chance).pvalue > 0.01
+    assert stats.chisquare(torch.histc(kept.double(), 100, 0, capacity).tolist()).pvalue > 0.01
+    # Single slots, not every sixth one as with draws in float32.
+    assert stats.chisquare(torch.bincount(kept % 6).tolist()).pvalue > 0.01
+
+
+@pytest.mark.parametrize(("dtype", "exact"), [(torch.float64, True), (torch.float32, False)])
+def test_after_100_million_samples_each_slot_is_the_exact_one(
+    dtype: torch.dtype, exact: bool
+) -> None:
+    """An integer drawn from [0, N] without rounding; a product in float32 would be another."""
+    memory = Reservoir(MANY + 500, seed=4)
+    memory.seen.fill_(MANY + 500)
+    slots = memory._slots(500).tolist()
+    chances = torch.rand(500, dtype=torch.float64, generator=generator(4, "reservoir"))
+    positions = range(MANY + 501, MANY + 1001)
+    assert slots == [
+        min(math.floor(Fraction(chance) * n), MANY + 500)
+        for chance, n in zip(chances.tolist(), positions, strict=True)
+    ]
+    products = chances.to(dtype) * torch.tensor(positions, dtype=dtype)
+    assert (products.long().clamp_(max=MANY + 500).tolist() == slots) == exact
+
+
+# -- what is stored -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
+def test_images_are_stored_as_they_came(dtype: torch.dtype) -> None:
+    memory = Reservoir(4)
+    images = (torch.rand(3, 2, 5, 5) * 255).to(dtype)
+    memory.add(Samples(images, torch.arange(3)))
+    contents, drawn = memory.contents(), memory.draw(9)
+    assert contents is not None
+    assert drawn is not None
+    assert contents.images.dtype == drawn.images.dtype == dtype
+    assert contents.images.equal(images)
+    assert contents.logits is None
+
+
+def test_logits_are_stored_without_their_gradient() -> None:
+    memory = Reservoir(4)
+    logits = torch.rand(3, 2, requires_grad=True) * 2
+    memory.add(Samples(torch.rand(3, 5), torch.arange(3), logits))
+    drawn = memory.draw(3)
+    assert drawn is not None
+    assert drawn.logits is not None
+    assert not drawn.logits.requires_grad
+    assert drawn.logits.equal(logits.detach()[drawn.labels])
+
+
+def test_stored_samples_are_copies() -> None:
+    memory = Reservoir(4)
+    given_samples = samples(0, 4)
+    memory.add(given_samples)
+    given_samples.labels.fill_(9)
+    drawn = memory.draw(4)
+    assert drawn is not None
+    drawn.labels.fill_(8)
+    assert labels(memory) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("capacity", [0, -3])
+def test_a_memory_for_nothing_is_refused(capacity: int) -> None:
+    with pytest.raises(ValueError, match=f"buffer size is {capacity}"):
+        Reservoir(capacity)
+
+
+# -- drawing --------------------------------------------------------------------------------
+
+
+def test_an_empty_memory_draws_nothing() -> None:
+    memory = Reservoir(4)
+    assert memory.draw(3) is None
+    assert memory.contents() is None
+
+
+@pytest.mark.parametrize(("filled", "count"), [(3, 2), (3, 3), (3, 9), (20, 4)])
+def test_draws_are_without_replacement_and_from_what_is_filled(filled: int, count: int) -> None:
+    memory = Reservoir(10)
+    memory.add(samples(0, filled))
+    stored = set(labels(memory))
+    for _ in range(20):
+        drawn = memory.draw(count)
+        assert drawn is not None
+        assert len(drawn.labels) == min(count, memory.filled) == len(set(drawn.labels.tolist()))
+        assert set(drawn.labels.tolist()) <= stored
+        assert drawn.images[:, 0].equal(drawn.labels.float())
+
+
+def test_every_pair_is_drawn_equally_often() -> None:
+    memory = Reservoir(5, seed=1)
+    memory.add(samples(0, 5))
+    met: Counter[tuple[int, ...]] = Counter()
+    for _ in range(3000):
+        drawn = memory.draw(2)
+        assert drawn is not None
+        met[tuple(drawn.labels.tolist())] += 1
+    assert len(met) == 20
+    assert stats.chisquare(list(met.values())).pvalue > 0.01
+
+
+def test_drawing_and_adding_do_not_disturb_each_other() -> None:
+    asked, quiet = Reservoir(5), Reservoir(5)
+    for first in range(0, 60, 4):
+        asked.draw(3)
+        asked.add(samples(first, 4))
+        quiet.add(samples(first, 4))
+    assert labels(asked) == labels(quiet)
+
+
+# -- state ----------------------------------------------------------------------------------
+
+
+def grown(capacity: int, seen: int, seed: int = 0) -> Reservoir:
+    memory = Reservoir(capacity, seed=seed)
+    for first in range(0, seen, 4):
+        memory.add(samples(first, min(4, seen - first)))
+    return memory
+
+
+@pytest.mark.parametrize("seen", [0, 3, 10, 50])
+def test_a_loaded_state_goes_on_as_the_memory_would_have(seen: int) -> None:
+    memory, other = grown(10, seen), grown(10, 30, seed=1)
+    other.load_state_dict(memory.state_dict())
+    for first in range(seen, seen + 40, 4):
+        for each in (memory, other):
+            each.add(samples(first, 4))
+        one, two = memory.draw(6), other.draw(6)
+        assert one is not None
+        assert two is not None
+        assert one.labels.equal(two.labels)
+        assert one.images.equal(two.images)
+    assert labels(memory) == labels(other)
+
+
+def test_a_state_is_a_snapshot() -> None:
+    memory = grown(6, 20)
+    state = memory.state_dict()
+    before = state["stored"]["labels"].clone()
+    memory.add(samples(100, 60))
+    assert state["stored"]["labels"].equal(before)
+    assert int(state["seen"]) == 20
+
+
+@pytest.mark.parametrize(("was", "seen", "now"), [(10, 30, 8), (10, 30, 12), (10, 9, 8)])
+def test_a_state_of_another_capacity_is_refused(was: int, seen: int, now: int) -> None:
+    memory = grown(now, 3)
+    with pytest.raises(ValueError, match="buffer"):
+        memory.load_state_dict(grown(was, seen).state_dict())
+    assert labels(memory) == [0, 1, 2]
+
+
+def test_a_state_that_contradicts_itself_is_refused() -> None:
+    state = grown(6, 20).state_dict()
+    with pytest.raises(ValueError, match="say otherwise"):
+        Reservoir(6).load_state_dict({**state, "filled": 5})
+    with pytest.raises(ValueError, match="say otherwise"):
+        Reservoir(6).load_state_dict({**state, "stored": {}})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Samples(torch.rand(5, 2) - 0.5, torch.arange(5)),
+        Samples(torch.rand(5, 2), torch.arange(5), torch.rand(5, 3)),
+        Samples(torch.rand(5, 3, 3), torch.arange(5)),
+    ],
+    ids=["another dtype", "with logits", "another shape"],
+)
+def test_a_state_replaces_samples_of_another_kind(other: Samples) -> None:
+    memory, source = Reservoir(5), Reservoir(5)
+    memory.add(Samples(torch.ones(5, 2, dtype=torch.uint8), torch.arange(5)))
+    source.add(other)
+    memory.load_state_dict(source.state_dict())
+    contents = memory.contents()
+    assert contents is not None
+    for mine, theirs in zip(contents, other, strict=True):
+        assert (mine is None) == (theirs is None)
+        assert mine is None or theirs is None or mine.equal(theirs)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from remanence.memory import SemanticMemory
+
+
+def line(weight: float) -> nn.Linear:
+    network = nn.Linear(1, 1, bias=False, dtype=torch.float64)
+    with torch.no_grad():
+        network.weight.fill_(weight)
+    return network
+
+
+def value(network: nn.Module) -> float:
+    return float(next(network.parameters()).detach())
+
+
+def memory_at(working: nn.Linear, weight: float, **rest: float) -> SemanticMemory:
+    """A memory whose one weight is `weight`, beside a working network."""
+    memory = SemanticMemory(working, **{"decay": 0.9, "rate": 1.0, "name": "it", **rest})  # type: ignore[arg-type]
+    with torch.no_grad():
+        next(memory.network.parameters()).fill_(weight)
+    return memory
+
+
+@pytest.mark.parametrize(
+    ("step", "decay", "effective"),
+    [
+        (1, 0.999, 0.5),
+        (2, 0.999, 2 / 3),
+        (10, 0.999, 10 / 11),
+        (998, 0.999, 998 / 999),
+        (999, 0.999, 0.999),
+        (10**6, 0.999, 0.999),
+        (1, 0.3, 0.3),
+        (1, 0.0, 0.0),
+        (5, 0.0, 0.0),
+    ],
+)
+def test_the_average_warms_up_with_the_number_of_steps(
+    step: int, decay: float, effective: float
+) -> None:
+    memory = memory_at(line(1.0), 0.0, decay=decay)
+    memory.update(torch.tensor(step))
+    assert value(memory.network) == pytest.approx(1 - effective, abs=1e-15)
+
+
+def test_the_average_follows_the_network_as_it_moves() -> None:
+    working = line(0.0)
+    memory = SemanticMemory(working, decay=0.9, rate=1.0, name="it")
+    expected = 0.0
+    for step in range(1, 50):
+        with torch.no_grad():
+            working.weight.fill_(math.sin(step))
+        memory.update(torch.tensor(step))
+        decay = min(1 - 1 / (step + 1), 0.9)
+        expected = decay * expected + (1 - decay) * math.sin(step)
+        assert value(memory.network) == pytest.approx(expected, abs=1e-14)
+
+
+def moved(memory: SemanticMemory, steps: int) -> list[bool]:
+    """At which of so many steps the memory moved; elsewhere not by one bit."""
+    found = []
+    for step in range(1, steps + 1):
+        before = value(memory.network)
+        memory.update(torch.tensor(step))
+        found.append(value(memory.network) != before)
+    return found
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_it_moves_at_a_share_of_the_steps(rate: float) -> None:
+    found = moved(memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate), 2000)
+    assert stats.binomtest(sum(found), 2000, rate).pvalue > 0.01
+
+
+def test_at_a_rate_of_one_it_moves_at_every_step() -> None:
+    assert all(moved(memory_at(line(1e9), 1 / 3, rate=1.0), 100))
+
+
+def test_its_coin_depends_on_seed_and_name() -> None:
+    def tosses(seed: int, name: str) -> list[bool]:
+        working = line(1e9)
+        memory = SemanticMemory(working, decay=0.999, rate=0.5, name=name, seed=seed)
+        with torch.no_grad():
+            next(memory.network.parameters()).fill_(1 / 3)
+        return moved(memory, 60)
+
+    assert tosses(0, "stable") == tosses(0, "stable")
+    assert tosses(0, "stable") != tosses(0, "plastic")
+    assert tosses(0, "stable") != tosses(1, "stable")
+
+
+def test_the_warm_up_counts_steps_that_did_not_update() -> None:
+    memory = memory_at(line(1.0), 0.0, decay=0.9999, rate=0.2)
+    first = moved(memory, 100).index(True) + 1
+    assert first > 1
+    again = memory_at(line(1.0), 0.0, decay=0.9999, rate=0.2)
+    for step in range(1, first + 1):
+        again.update(torch.tensor(step))
+    assert value(again.network) == pytest.approx(1 / (first + 1), abs=1e-15)
+
+
+class Buffered(nn.Module):
+    """With parameters, BatchNorm statistics and a buffer of another kind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(3, 4)
+        self.norm = nn.BatchNorm1d(4)
+        self.register_buffer("temperature", torch.tensor(1.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.linear(x))  # type: ignore[no-any-return]
+
+
+def test_parameters_are_averaged_and_buffers_are_not() -> None:
+    working = Buffered()
+    memory = SemanticMemory(working, decay=0.0, rate=1.0, name="it")
+    working(torch.randn(8, 3))
+    with torch.no_grad():
+        for each in (*working.parameters(), working.temperature):
+            assert isinstance(each, Tensor)
+            each.add_(1)
+    buffers = {name: buffer.clone() for name, buffer in memory.network.named_buffers()}
+    memory.update(torch.tensor(1))
+    for own, other in zip(memory.network.parameters(), working.parameters(), strict=True):
+        torch.testing.assert_close(own, other.detach())
+    for name, buffer in memory.network.named_buffers():
+        assert buffer.equal(buffers[name]), name
+
+
+def test_running_statistics_are_those_of_its_own_forward_passes() -> None:
+    working = Buffered()
+    memory = SemanticMemory(working, decay=0.9, rate=0.1, name="it")
+    x = torch.randn(8, 3)
+    expected = 0.1 * working.linear(x).mean(0).detach()
+    logits = memory(x)
+    assert not logits.requires_grad
+    torch.testing.assert_close(memory.network.norm.running_mean, expected)  # type: ignore[union-attr]
+    # The batch's own statistics normalise it.
+    torch.testing.assert_close(logits.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
+    assert working.norm.num_batches_tracked == 0
+
+
+def test_it_is_a_copy_without_gradients_in_training_mode() -> None:
+    working = Buffered().eval()
+    memory = SemanticMemory(working, decay=0.9, rate=0.1, name="it")
+    assert memory.network.training
+    assert not any(p.requires_grad for p in memory.network.parameters())
+    assert all(p.requires_grad for p in working.parameters())
+    assert not working.training
+
+
+def test_weights_stay_where_they_are() -> None:
+    memory = memory_at(line(1.0), 0.0)
+    address = next(memory.network.parameters()).data_ptr()
+    memory.update(torch.tensor(1))
+    memory.load_state_dict(memory.state_dict())
+    assert next(memory.network.parameters()).data_ptr() == address
+
+
+def test_a_loaded_state_goes_on_as_the_memory_would_have() -> None:
+    one, other = memory_at(line(5.0), 0.0, rate=0.5), memory_at(line(5.0), 1.0, rate=0.5)
+    moved(one, 20)
+    other.load_state_dict(one.state_dict())
+    for step in range(21, 60):
+        one.update(torch.tensor(step))
+        other.update(torch.tensor(step))
+        assert value(one.network) == value(other.network)
+
+
+@pytest.mark.parametrize("decay", [1.0, -0.1, math.nan, 2.0])
+def test_a_decay_out_of_range_is_refused(decay: float) -> None:
+    with pytest.raises(ValueError, match="stable decay is"):
+        SemanticMemory(line(0.0), decay=decay, rate=0.5, name="stable")
+
+
+@pytest.mark.parametrize("rate", [0.0, -0.1, math.nan, 1.01])
+def test_a_rate_out_of_range_is_refused(rate: float) -> None:
+    with pytest.raises(ValueError, match="plastic rate is"):
+        SemanticMemory(line(0.0), decay=0.5, rate=rate, name="plastic")

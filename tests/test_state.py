@@ -1,0 +1,374 @@
+"""States and their files. What a file promises:
+
+- equal states give equal bytes, and what is read is what was written;
+- a file is there whole or not at all, and reading it runs no code from it;
+- a file that was cut, or whose header was damaged, gives ValueError and nothing else. Damage
+  inside the numbers of a tensor is not noticed: the format has no checksum.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import pickle
+import struct
+import tempfile
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from remanence.state import FORMAT, State, give, holds_state, read_file, take, write_file
+from remanence.state import write_whole as write_bytes
+
+DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.bool]
+
+
+def same(one: Any, other: Any) -> bool:
+    """Whether two states are equal: structure, dtypes, shapes and every value."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        return (
+            isinstance(one, Tensor)
+            and isinstance(other, Tensor)
+            and one.dtype == other.dtype
+            and torch.equal(one, other)
+        )
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+tensors = st.builds(
+    lambda shape, dtype, seed: torch.randint(
+        0, 100, shape, generator=torch.Generator().manual_seed(seed)
+    ).to(dtype),
+    st.lists(st.integers(0, 3), max_size=3),
+    st.sampled_from(DTYPES),
+    st.integers(0, 5),
+)
+plain = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=4,
+)
+keys = st.text(st.characters(codec="utf-8", exclude_characters="/"), min_size=1, max_size=6)
+groups = st.recursive(
+    st.dictionaries(keys, tensors | plain, min_size=1, max_size=3),
+    lambda inner: st.dictionaries(keys, tensors | plain | inner, min_size=1, max_size=3),
+    max_leaves=6,
+)
+
+
+def written(state: State, about: State | None = None) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        write_file(Path(folder) / "state", state, about or {})
+        return (Path(folder) / "state").read_bytes()
+
+
+def read(content: bytes) -> tuple[State, State]:
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "state").write_bytes(content)
+        return read_file(Path(folder) / "state")
+
+
+def turned(state: State) -> State:
+    """The same state, its keys in the opposite order."""
+    return {k: turned(v) if isinstance(v, dict) else v for k, v in reversed(state.items())}
+
+
+# -- files ----------------------------------------------------------------------------------
+
+
+@given(groups)
+@settings(max_examples=150)
+def test_what_is_read_is_what_was_written(state: State) -> None:
+    found, about = read(written(state, {"learner": "SGD", "seed": 3}))
+    assert same(found, state)
+    assert about == {"learner": "SGD", "seed": 3}
+
+
+@pytest.mark.parametrize("state", [{"a": {}}, {"a": {"b": {}, "c": 1}}, {}], ids=str)
+def test_groups_that_hold_nothing_are_read_back_too(state: State) -> None:
+    found, _ = read(written(state))
+    assert found == state
+
+
+@given(groups)
+@settings(max_examples=50)
+def test_equal_states_give_equal_bytes(state: State) -> None:
+    assert written(state) == written(turned(state))
+
+
+def test_different_states_give_different_bytes() -> None:
+    states: list[State] = [{"a": 1}, {"a": 2}, {"b": 1}, {"a": torch.zeros(1)}, {"a": {"b": 1}}]
+    assert len({written(state) for state in states}) == len(states)
+    assert written({"a": 1}, {"learner": "ER"}) != written({"a": 1}, {"learner": "SGD"})
+
+
+def test_special_floats_survive() -> None:
+    found, _ = read(written({"x": math.inf, "y": -0.0, "t": torch.tensor([math.nan, -0.0])}))
+    assert found["x"] == math.inf
+    assert math.copysign(1, found["y"]) == -1
+    assert found["t"].isnan().tolist() == [True, False]
+    assert found["t"][1].signbit()
+
+
+def test_tensors_that_share_memory_or_are_not_contiguous_are_written() -> None:
+    base = torch.arange(12).view(3, 4)
+    state = {"whole": base, "turned": base.T, "part": base[1:, ::2], "again": base}
+    found, _ = read(written(state))
+    assert same(found, state)
+
+
+def test_tensors_with_a_gradient_are_written_without_it() -> None:
+    found, _ = read(written({"p": nn.Parameter(torch.ones(2))}))
+    assert not found["p"].requires_grad
+
+
+@cache
+def _whole() -> bytes:
+    state = {
+        "network": {"weight": torch.rand(3, 4), "bias": torch.rand(3)},
+        "memory": {"filled": 3, "stored": {"images": torch.zeros(3, 2, dtype=torch.uint8)}},
+        "optimizer": {"groups": [{"lr": 0.1, "betas": [0.9, 0.99]}]},
+    }
+    return written(state, {"learner": "ER"})
+
+
+def header_end(content: bytes) -> int:
+    return 8 + int.from_bytes(content[:8], "little")
+
+
+@given(st.data())
+@settings(max_examples=150)
+def test_a_file_that_was_cut_is_refused(data: st.DataObject) -> None:
+    content = _whole()
+    keep = data.draw(st.integers(0, len(content) - 1))
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        read(content[:keep])
+
+
+@given(st.data())
+@settings(max_examples=400)
+def test_a_file_with_flipped_bits_is_refused_or_read(data: st.DataObject) -> None:
+    content = bytearray(_whole())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.integers(0, header_end(_whole()) - 1))
+        content[place] ^= 1 << data.draw(st.integers(0, 7))
+    try:
+        state, about = read(bytes(content))
+    except ValueError:
+        return
+    assert isinstance(state, dict)
+    assert isinstance(about, dict)
+
+
+@given(st.data())
+@settings(max_examples=30)
+def test_damage_inside_a_tensor_is_read_as_other_numbers(data: st.DataObject) -> None:
+    content = bytearray(_whole())
+    place = data.draw(st.integers(header_end(_whole()), len(content) - 1))
+    content[place] ^= 1 << data.draw(st.integers(0, 7))
+    state, about = read(bytes(content))
+    before, _ = read(_whole())
+    assert about == {"learner": "ER"}
+    assert not same(state, before)
+    assert same(state["optimizer"], before["optimizer"])
+
+
+def with_metadata(text: str) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "state"
+        save_file({"t": torch.zeros(2)}, path, metadata={"remanence": text})
+        return path.read_bytes()
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-9, 9) | st.floats() | st.text(max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["format", "values", "about", "t", "t/u", "a", "a/b", ""]), inner
+            )
+        ),
+        max_leaves=8,
+    )
+)
+@example({"format": 1, "values": {}, "about": 5})
+@example({"format": 1, "values": {}, "about": [1]})
+@example({"format": 1, "values": {"t/u": 1}})
+@example({"format": 1, "values": {"a": 1, "a/b": 2}})
+@example({"format": 1, "values": {"a/b": 2, "a": 1}})
+@example({"format": [1], "values": {}})
+@settings(max_examples=150)
+def test_metadata_of_any_kind_is_refused_or_read(meta: Any) -> None:
+    try:
+        state, about = read(with_metadata(json.dumps(meta)))
+    except ValueError:
+        return
+    assert isinstance(state, dict)
+    assert isinstance(about, dict)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "is not a whole safetensors file"),
+        ("[" * 100_000, "is not a whole safetensors file"),
+        ("null", "was not written by remanence"),
+        ('{"format": 1}', "was not written by remanence"),
+        ('{"format": 99, "values": {}}', f"has format 99; this version reads format {FORMAT}"),
+    ],
+    ids=["empty", "deep", "null", "no values", "from the future"],
+)
+def test_foreign_metadata_is_refused_with_a_reason(text: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(with_metadata(text))
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"\x00" * 8,
+        b"\xff" * 64,
+        struct.pack("<Q", 2**63) + b"{}",
+        struct.pack("<Q", 2) + b"{}",
+        struct.pack("<Q", 10**6) + b"[" * 10**6,
+        b'{"a": 1}',
+    ],
+    ids=["empty", "zeros", "ones", "huge header", "no metadata", "deep header", "json"],
+)
+def test_other_files_are_refused(content: bytes) -> None:
+    with pytest.raises(ValueError, match=r"safetensors file|was not written by remanence"):
+        read(content)
+
+
+def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="does not exist"):
+        read_file(tmp_path / "nothing")
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        read_file(tmp_path)
+
+
+class Trap:
+    """Leaves a mark if it is ever unpickled."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+    path, mark = tmp_path / "state", tmp_path / "mark"
+    path.write_bytes(pickle.dumps(Trap(mark)))
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        read_file(path)
+    torch.save({"trap": Trap(mark)}, path)
+    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+        read_file(path)
+    assert not mark.exists()
+
+
+def test_a_value_that_is_neither_tensor_nor_json_is_refused_before_anything_is_written(
+    tmp_path: Path,
+) -> None:
+    for value in ({1, 2}, b"bytes", object(), 1j):
+        with pytest.raises(TypeError):
+            write_file(tmp_path / "state", {"a": value}, {})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_is_replaced_in_one_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_bytes(path, b"old")
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+
+    def fail(fd: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_bytes(path, b"newer")
+    assert path.read_bytes() == b"new"
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
+
+
+# -- parts ----------------------------------------------------------------------------------
+
+
+def test_a_state_taken_is_a_copy_and_a_state_given_is_written_in_place() -> None:
+    tensor = torch.zeros(3)
+    address = tensor.data_ptr()
+    state = take(tensor)
+    tensor.fill_(5)
+    assert state.tolist() == [0, 0, 0]
+    give(tensor, state)
+    assert tensor.tolist() == [0, 0, 0]
+    assert tensor.data_ptr() == address
+
+
+def test_a_tensor_of_another_shape_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"shape \(1,\) where \(3,\) is expected"):
+        give(torch.zeros(3), torch.zeros(1))
+
+
+def test_a_generator_goes_on_from_its_state() -> None:
+    draws = torch.Generator().manual_seed(1)
+    torch.rand(10, generator=draws)
+    state = take(draws)
+    expected = torch.rand(5, generator=draws)
+    other = torch.Generator()
+    give(other, state)
+    assert torch.rand(5, generator=other).equal(expected)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda p: torch.optim.SGD(p, lr=0.1),
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9),
+        lambda p: torch.optim.Adam(p, lr=0.1, amsgrad=True),
+        lambda p: torch.optim.RMSprop(p, centered=True),
+        lambda p: torch.optim.Adagrad(p),
+        lambda p: torch.optim.AdamW([{"params": p[:1], "lr": 0.5}, {"params": p[1:]}]),
+    ],
+    ids=["SGD", "momentum", "Adam", "RMSprop", "Adagrad", "groups"],
+)
+def test_an_optimizer_goes_on_from_a_file(build: Any) -> None:
+    def learn(network: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
+        for seed in range(steps):
+            x = torch.rand(4, 3, generator=torch.Generator().manual_seed(seed))
+            optimizer.zero_grad()
+            network(x).square().sum().backward()
+            optimizer.step()
+
+    one, other = nn.Linear(3, 2), nn.Linear(3, 2)
+    first, second = build(list(one.parameters())), build(list(other.parameters()))
+    learn(one, first, 3)
+    first.param_groups[0]["lr"] = 0.03
+    found, _ = read(written({"network": take(one), "optimizer": take(first)}))
+    give(other, found["network"])
+    give(second, found["optimizer"])
+    learn(one, first, 3)
+    learn(other, second, 3)
+    assert one.weight.equal(other.weight)
+    assert second.param_groups[0]["lr"] == 0.03
+
+
+def test_what_holds_state() -> None:
+    parts = (torch.zeros(1), torch.Generator(), nn.Linear(1, 1))
+    assert all(holds_state(part) for part in parts)
+    assert holds_state(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
+    assert not any(holds_state(value) for value in (1, "text", None, [torch.zeros(1)], print))

@@ -1,0 +1,526 @@
+"""The conformance suites find what they are there to find."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remanence import testing
+from remanence.learners import ER, SGD, Learner, Predictor
+from remanence.records import Samples
+from remanence.state import State
+from remanence.streams import Stream, Task, Test, from_tensors
+from remanence.testing import LEARNER_CHECKS, STREAM_CHECKS, check_learner, check_stream
+
+# -- learners, each with one fault ----------------------------------------------------------
+
+
+class WritesIntoItsInput(SGD):
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        super().step(images, labels)
+        images.zero_()
+
+
+class KeepsTheLastBatch(SGD):
+    last: tuple[Tensor, Tensor] | None = None
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        if self.last is not None:
+            images, labels = (
+                torch.cat(pair) for pair in zip(self.last, (images, labels), strict=True)
+            )
+        super().step(images, labels)
+        self.last = images[-2:], labels[-2:]
+
+
+class CountsQuestions(SGD):
+    def __init__(self, network: nn.Module, **common: Any) -> None:
+        super().__init__(network, **common)
+        self.asked = torch.zeros(())
+
+    def predictors(self) -> dict[str, Predictor]:
+        self.asked += 1
+        return super().predictors()
+
+
+class StaysInEvaluationMode(SGD):
+    def predict(self, images: Tensor) -> Tensor:
+        answer = super().predict(images)
+        self.network.eval()
+        return answer
+
+
+class HasNoPredictors(SGD):
+    def predictors(self) -> dict[str, Predictor]:
+        return {}
+
+
+class AnswersSomethingElse(SGD):
+    def predict(self, images: Tensor) -> Tensor:
+        return (super().predict(images) + 1) % 4
+
+
+class IsInfinitelySure(SGD):
+    class Sure(Predictor):
+        def __call__(self, images: Tensor) -> Tensor:
+            return super().__call__(images) / 0
+
+    def predictors(self) -> dict[str, Predictor]:
+        return {"working": self.Sure(self.network, self.normalise)}
+
+
+class AnswersInTrainingMode(SGD):
+    class Training(Predictor):
+        def __call__(self, images: Tensor) -> Tensor:
+            with torch.no_grad():
+                return self.module(self.normalise(images))  # type: ignore[no-any-return]
+
+    def predictors(self) -> dict[str, Predictor]:
+        return {"working": self.Training(self.network, self.normalise)}
+
+
+class DrawsGlobally(SGD):
+    def randomness(self) -> AbstractContextManager[None]:  # type: ignore[override]
+        return nullcontext()
+
+
+class HasOneSeed(SGD):
+    def __init__(self, network: nn.Module, *, seed: int = 0, **common: Any) -> None:
+        super().__init__(network, seed=7, **common)
+
+
+class DrawsFromNumpy(SGD):
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        np.random.rand()
+        super().step(images, labels)
+
+
+class RestsNowAndThen(SGD):
+    awake = 0
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        self.awake += 1
+        if self.awake % 3:
+            super().step(images, labels)
+        else:
+            self.descend(0 * self.network(self.normalise(images)).sum())
+
+
+class HandsOutItsTensors(ER):
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "network": self.network.state_dict()}
+
+
+class ChecksNothing(SGD):
+    def observe(self, images: Tensor, labels: Tensor, *, check: bool = True) -> None:
+        with self.randomness():
+            self.step(images, labels)
+
+
+class RefusesTooLate(SGD):
+    def observe(self, images: Tensor, labels: Tensor, *, check: bool = True) -> None:
+        self.steps += 1
+        super().observe(images, labels, check=check)
+        self.steps -= 1
+
+
+class LoadsWhatFits(ER):
+    def load_state_dict(self, state: State) -> None:
+        try:
+            super().load_state_dict(state)
+        except ValueError:
+            self.steps.zero_()
+            raise
+
+
+class LoadsAnything(ER):
+    def load(self, path: str | Path) -> None:
+        try:
+            super().load(path)
+        except ValueError:
+            return
+
+
+class KeepsEverything(SGD):
+    def __init__(self, network: nn.Module, **common: Any) -> None:
+        super().__init__(network, **common)
+        self.seen = torch.zeros(0)
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        super().step(images, labels)
+        self.seen = torch.cat([self.seen, images.flatten()])
+
+
+class HasItsOwnOptimizer(SGD):
+    def __init__(self, network: nn.Module, *, optimizer: Any = None, **common: Any) -> None:
+        super().__init__(network, **common)
+
+
+class TakesAnyOptimizer(SGD):
+    def __init__(self, network: nn.Module, *, optimizer: Any = None, **common: Any) -> None:
+        super().__init__(network, **common)
+        self.optimizer = optimizer or self.optimizer
+
+
+class CountsTwice(SGD):
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        super().step(images, labels)
+        super().step(images, labels)
+
+
+class NeverDiverges(SGD):
+    not_finite = 0
+
+
+class LearnsNothing(SGD):
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        x, y = self.prepare(Samples(images, labels))
+        self.descend(0 * F.cross_entropy(self.network(x), y))
+
+
+class RaisesInStep(SGD):
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        raise KeyError("no such part")
+
+
+BROKEN: list[tuple[type[Learner], Callable[..., None], str]] = [
+    (WritesIntoItsInput, testing.inputs_stay_unmodified, "observe has changed its input"),
+    (KeepsTheLastBatch, testing.inputs_are_copied, "overwritten after use"),
+    (CountsQuestions, testing.predicting_changes_nothing, "after predict: not the same in asked"),
+    (StaysInEvaluationMode, testing.predicting_changes_nothing, "training mode of working"),
+    (HasNoPredictors, testing.predictors_answer, "there are no predictors"),
+    (AnswersSomethingElse, testing.predictors_answer, "predict is not the argmax of the first"),
+    (IsInfinitelySure, testing.predictors_answer, "scores that are not finite"),
+    (AnswersInTrainingMode, testing.predictors_answer, "depends on the others"),
+    (DrawsGlobally, testing.equal_seeds_give_equal_bytes, "two learners with seed 3"),
+    (HasOneSeed, testing.another_seed_takes_another_course, "give the same weights"),
+    (DrawsGlobally, testing.global_randomness_stays_alone, "global state of torch has moved"),
+    (DrawsFromNumpy, testing.global_randomness_stays_alone, "numpy.random has moved"),
+    (RestsNowAndThen, testing.saved_learners_go_on_bit_for_bit, "resumed after 2 of 10 calls"),
+    (KeepsTheLastBatch, testing.saved_learners_go_on_bit_for_bit, "not the same in"),
+    (HandsOutItsTensors, testing.states_are_snapshots, "state taken before learning on"),
+    (ChecksNothing, testing.bad_batches_are_refused, "a label of 4"),
+    (RefusesTooLate, testing.bad_batches_are_refused, "not the same in steps"),
+    (LoadsWhatFits, testing.foreign_states_are_refused, "not the same in steps"),
+    (LoadsAnything, testing.foreign_states_are_refused, "taken without a ValueError"),
+    (KeepsEverything, testing.memory_is_bounded, "the state grew from"),
+    (HasItsOwnOptimizer, testing.any_optimizer_serves, "makes no difference"),
+    (TakesAnyOptimizer, testing.unfit_optimizers_are_refused, "that needs a closure was taken"),
+    (CountsTwice, testing.steps_count_batches, "after 1 batches steps is 2"),
+    (NeverDiverges, testing.the_first_loss_that_is_not_finite_is_known, "it says 0"),
+    (LearnsNothing, testing.separable_classes_are_learned, "of 100 samples"),
+    (RaisesInStep, testing.steps_count_batches, "KeyError: 'no such part'"),
+]
+
+
+def bound(learner: type[Learner]) -> Callable[..., Learner]:
+    return partial(learner, buffer_size=20) if issubclass(learner, ER) else learner
+
+
+@pytest.mark.parametrize(
+    ("learner", "check", "found"),
+    BROKEN,
+    ids=[f"{learner.__name__}-{check.__name__}" for learner, check, _ in BROKEN],
+)
+def test_a_learner_with_a_fault_is_found(
+    learner: type[Learner], check: Callable[..., None], found: str
+) -> None:
+    with pytest.raises(AssertionError) as error:
+        check(bound(learner))
+    rule = check.__name__.replace("_", " ")
+    assert str(error.value).startswith(f"{learner.__name__}: {rule}: ")
+    assert found in str(error.value)
+
+
+def test_every_rule_for_learners_has_a_learner_that_breaks_it() -> None:
+    assert {check for _, check, _ in BROKEN} == set(LEARNER_CHECKS)
+
+
+def test_all_rules_are_checked_together() -> None:
+    with pytest.raises(AssertionError, match="LearnsNothing: "):
+        check_learner(LearnsNothing)
+
+
+# -- streams, each with one fault -----------------------------------------------------------
+
+IMAGES = torch.rand(60, 2, 3, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(60) % 4
+GROUPS = [(0, 1), (2, 3)]
+
+
+def good() -> Stream:
+    return from_tensors(IMAGES, LABELS, groups=GROUPS, test=(IMAGES, LABELS))
+
+
+def with_tasks(task: type[Task]) -> Stream:
+    """The stream with its tasks' samples presented by tasks of another class."""
+    tasks = [task(t.name, partial(Samples, *t.samples()), drop_last=False) for t in good().tasks]
+    return replace(good(), tasks=tasks)
+
+
+class Reusing(Task):
+    """Goes through its samples in an order of its own."""
+
+    def __init__(self, name: str, make: Callable[[], Samples], **rest: Any) -> None:
+        super().__init__(name, make, **rest)
+        self.epochs = itertools.count()
+
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        return super().epoch(batch, torch.Generator().manual_seed(next(self.epochs)), start)
+
+
+class Unshuffled(Task):
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        return super().epoch(batch, torch.Generator().manual_seed(0), start)
+
+
+class Restarting(Task):
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        return super().epoch(batch, order)
+
+
+class Skipping(Task):
+    """Continues rightly, but draws anew for every batch that it leaves out."""
+
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        yield from super().epoch(batch, order, start)
+        torch.rand(start, generator=order)
+
+
+class Miscounting(Task):
+    def steps(self, batch: int) -> int:
+        return 1 + (super().steps(batch) or 0)
+
+
+class Repeating(Task):
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        for part in super().epoch(batch, order, start):
+            yield part.rows(torch.zeros(len(part.labels), dtype=torch.int64))
+
+
+class Rebuilding(Task):
+    def __init__(self, name: str, make: Callable[[], Samples], **rest: Any) -> None:
+        built = itertools.count()
+        first = make()
+        super().__init__(name, lambda: Samples(first.images + next(built), first.labels), **rest)
+
+
+class Oversized(Task):
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        return super().epoch(batch + 1, order, start)
+
+
+class Global(Task):
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        torch.rand(1)
+        return super().epoch(batch, order, start)
+
+
+def with_test(**changes: Any) -> Stream:
+    stream = good()
+    return replace(stream, tests=[stream.tests[0], replace(stream.tests[1], **changes)])
+
+
+class Losing(Stream):
+    def joined(self, batch: int, order: torch.Generator) -> Stream:
+        return replace(super().joined(batch, order), tasks=[self.tasks[0]])
+
+
+class Nameless(Stream):
+    def joined(self, batch: int, order: torch.Generator) -> Stream:
+        return replace(super().joined(batch, order), checksum=self.checksum)
+
+
+def as_class(kind: type[Stream]) -> Stream:
+    return kind(**vars(good()))
+
+
+def half(images: Tensor, draws: torch.Generator) -> Tensor:
+    return images[..., :1]
+
+
+def unruly(images: Tensor, draws: torch.Generator) -> Tensor:
+    return images + torch.rand(1)
+
+
+def rows(*numbers: int) -> Tensor:
+    return torch.tensor(numbers)
+
+
+BROKEN_STREAMS: list[tuple[str, Callable[[], Stream], Callable[..., None], str]] = [
+    ("classes", lambda: replace(good(), classes=3), testing.batches_fit_the_stream, "from 2 to 3"),
+    ("shape", lambda: replace(good(), shape=(6,)), testing.batches_fit_the_stream, "shape (2, 3)"),
+    ("no tasks", lambda: replace(good(), tasks=[]), testing.batches_fit_the_stream, "no tasks"),
+    ("oversized", lambda: with_tasks(Oversized), testing.batches_fit_the_stream, "batch of 8"),
+    (
+        "not finite",
+        lambda: from_tensors(IMAGES / 0, LABELS),
+        testing.batches_fit_the_stream,
+        "not finite",
+    ),
+    ("augment", lambda: replace(good(), augment=half), testing.images_are_prepared, "augment made"),
+    (
+        "augment at will",
+        lambda: replace(good(), augment=unruly),
+        testing.images_are_prepared,
+        "does not follow its generator",
+    ),
+    (
+        "augment in place",
+        lambda: replace(good(), augment=lambda x, _: x.mul_(0)),
+        testing.images_are_prepared,
+        "changed its input",
+    ),
+    (
+        "normalise",
+        lambda: replace(good(), normalise=lambda x: x.long()),
+        testing.images_are_prepared,
+        "normalise did not give",
+    ),
+    (
+        "own order",
+        lambda: with_tasks(Reusing),
+        testing.equal_generators_give_equal_orders,
+        "unequal batches",
+    ),
+    (
+        "unshuffled",
+        lambda: with_tasks(Unshuffled),
+        testing.equal_generators_give_equal_orders,
+        "is not shuffled",
+    ),
+    (
+        "restarting",
+        lambda: with_tasks(Restarting),
+        testing.epochs_go_on_from_any_batch,
+        "from batch 1 of 4: other batches",
+    ),
+    (
+        "skipping",
+        lambda: with_tasks(Skipping),
+        testing.epochs_go_on_from_any_batch,
+        "the generator ends elsewhere",
+    ),
+    (
+        "miscounting",
+        lambda: with_tasks(Miscounting),
+        testing.steps_count_the_batches,
+        "4 batches of 8; steps says 5",
+    ),
+    ("repeating", lambda: with_tasks(Repeating), testing.epochs_show_samples_once, "too often"),
+    (
+        "rebuilding",
+        lambda: with_tasks(Rebuilding),
+        testing.released_samples_come_again,
+        "other samples",
+    ),
+    (
+        "since",
+        lambda: with_test(since=2),
+        testing.held_out_samples_fit_the_stream,
+        "since is 2; there are 2 tasks",
+    ),
+    (
+        "rows beyond",
+        lambda: with_test(rows=rows(2, 60)),
+        testing.held_out_samples_fit_the_stream,
+        "rows range from 2 to 60 of 60",
+    ),
+    (
+        "rows twice",
+        lambda: with_test(rows=rows(2, 2)),
+        testing.held_out_samples_fit_the_stream,
+        "a row comes twice",
+    ),
+    (
+        "rows of floats",
+        lambda: with_test(rows=rows(2, 3).float()),
+        testing.held_out_samples_fit_the_stream,
+        "rows are torch.float32",
+    ),
+    (
+        "foreign labels",
+        lambda: with_test(classes=(1, 2)),
+        testing.held_out_samples_fit_the_stream,
+        "labels [3] are not of its classes",
+    ),
+    (
+        "foreign classes",
+        lambda: with_test(classes=(2, 3, 4)),
+        testing.held_out_samples_fit_the_stream,
+        "classes [2, 3, 4]",
+    ),
+    (
+        "other samples",
+        lambda: with_test(samples=lambda: Samples(torch.rand(60, 2, 3), LABELS)),
+        testing.held_out_samples_fit_the_stream,
+        "other samples the second time",
+    ),
+    (
+        "losing",
+        lambda: as_class(Losing),
+        testing.joined_streams_hold_every_sample_once,
+        "not those of the tasks",
+    ),
+    (
+        "global",
+        lambda: with_tasks(Global),
+        testing.global_randomness_is_not_used,
+        "the global state of torch has moved",
+    ),
+    (
+        "checksum",
+        lambda: replace(good(), checksum=None),  # type: ignore[arg-type]
+        testing.checksums_are_stable,
+        "expected text",
+    ),
+    ("nameless", lambda: as_class(Nameless), testing.checksums_are_stable, "joined stream's"),
+]
+
+
+@pytest.mark.parametrize(
+    ("build", "check", "found"),
+    [case[1:] for case in BROKEN_STREAMS],
+    ids=[case[0] for case in BROKEN_STREAMS],
+)
+def test_a_stream_with_a_fault_is_found(
+    build: Callable[[], Stream], check: Callable[..., None], found: str
+) -> None:
+    with pytest.raises(AssertionError) as error:
+        check(build(), 8)
+    rule = check.__name__.replace("_", " ")
+    assert str(error.value).startswith(f"stream own: {rule}: ")
+    assert found in str(error.value)
+
+
+def test_every_rule_for_streams_has_a_stream_that_breaks_it() -> None:
+    assert {check for _, _, check, _ in BROKEN_STREAMS} == set(STREAM_CHECKS)
+
+
+def test_a_good_stream_passes_with_any_batch_size() -> None:
+    for batch in (1, 7, 30):
+        check_stream(good(), batch)
+
+
+def test_a_test_of_another_class_is_found() -> None:
+    broken = replace(good(), tests=[object()])  # type: ignore[list-item]
+    with pytest.raises(AssertionError, match="is not a Test"):
+        check_stream(broken)
+    assert isinstance(good().tests[0], Test)
+
+
+def test_the_suites_need_no_test_framework() -> None:
+    source = Path(testing.__file__).read_text()
+    assert "import pytest" not in source
+    assert "assert " not in source, "asserts vanish under python -O; raise instead"
