@@ -270,7 +270,8 @@ class Learner(ABC):
         strange = sorted(set(state) - set(before))
         if expected != found or strange:
             raise ValueError(
-                f"the state has the parts {[*found, *strange]}; {type(self).__name__} has {expected}"
+                f"the state has the parts {[*found, *strange]}; {type(self).__name__} has "
+                f"{expected}"
             )
         try:
             self._become(state)
