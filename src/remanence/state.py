@@ -98,7 +98,7 @@ def write_file(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -
     def flatten(prefix: str, node: Mapping[str, Any]) -> None:
         for key, leaf in node.items():
             name = f"{prefix}{key}"
-            if isinstance(leaf, Mapping):
+            if isinstance(leaf, Mapping) and leaf:
                 flatten(f"{name}/", leaf)
             elif isinstance(leaf, Tensor):
                 # A copy: parameters may share storage, which the format does not allow.
@@ -122,12 +122,14 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
         raise ValueError(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
-    if not isinstance(meta, dict) or not isinstance(meta.get("values"), dict):
+    if not isinstance(meta, dict):
         raise ValueError(f"{path} was not written by remanence: its metadata is missing")
     if meta.get("format") != FORMAT:
         raise ValueError(
             f"{path} has format {meta.get('format')}; this version reads format {FORMAT}"
         )
+    if not all(isinstance(meta.get(key), dict) for key in ("values", "about")):
+        raise ValueError(f"{path} was not written by remanence: its metadata is not of this kind")
     state: State = {}
     for name, leaf in {**meta["values"], **tensors}.items():
         *folders, key = name.split("/")
@@ -137,7 +139,7 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
             if not isinstance(node, dict):
                 raise ValueError(f"{path} holds both a value and a group under {name!r}")
         node[key] = leaf
-    return state, dict(meta.get("about") or {})
+    return state, meta["about"]
 
 
 def write_whole(path: Path, content: bytes) -> None:

@@ -156,6 +156,7 @@ def real(name: str) -> Dataset:
     return load(name, REAL)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "checksum"),
     [
@@ -176,6 +177,7 @@ def test_real_files(name: str, checksum: str) -> None:
         assert set(dataset.test.labels.bincount().tolist()) == {10_000 // dataset.classes}
 
 
+@pytest.mark.slow
 def test_the_shipped_digits_are_the_first_of_each_class_of_mnist() -> None:
     digits, mnist = load("mnist5k"), real("mnist")
     for c in range(10):

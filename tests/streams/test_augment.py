@@ -116,7 +116,7 @@ def test_they_are_written_as_they_are_built() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_both_run_inside_a_cuda_graph_without_waiting_for_the_device() -> None:
     images = pictures(64).cuda()
     draws = torch.Generator("cuda").manual_seed(0)

@@ -139,7 +139,7 @@ def test_images_keep_their_shape_and_type(digits: Dataset, build: Builder) -> No
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_a_stream_is_the_same_on_a_gpu_and_lives_there(digits: Dataset, build: Builder) -> None:
     there = build(digits.to("cuda"), 3)
     for task in there.tasks:

@@ -111,3 +111,21 @@ def test_every_digit_must_be_there(digits: Dataset) -> None:
     few = Samples(digits.train.images[:3], torch.arange(3))
     with pytest.raises(ValueError, match="needs images of digits 0 to 8"):
         mnist360(Dataset("few", few, few, classes=10, checksum=""))
+
+
+def test_drawing_with_replacement_repeats_images_and_keeps_the_counts() -> None:
+    rows = torch.arange(900)
+    images = torch.zeros(900, 3, 5, 5, dtype=torch.uint8)
+    images[:, 1, 2, 2], images[:, 2, 2, 2] = rows // 256, rows % 256
+    samples = Samples(images, rows % 9)
+    dataset = Dataset("small", samples, samples, classes=10, checksum="c")
+    once, again = mnist360(dataset), mnist360(dataset, replacement=True)
+    shown = []
+    for stream in (once, again):
+        (task,) = stream.tasks
+        assert isinstance(task, ComposedTask)
+        shown.append([row_of(i) for i in task.collect(16, torch.Generator()).images])
+    assert len(shown[0]) == len(shown[1])
+    assert len(set(shown[0])) == len(shown[0])
+    assert len(set(shown[1])) < 0.8 * len(shown[1])
+    assert once.checksum != again.checksum

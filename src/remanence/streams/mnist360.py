@@ -21,7 +21,7 @@ DIGITS = 9
 ROUNDS = 3
 
 
-def mnist360(dataset: Dataset) -> Stream:
+def mnist360(dataset: Dataset, *, replacement: bool = False) -> Stream:
     """The stream of pairs (0, 1), (1, 2) … (8, 0), three rounds of them, as one task.
 
     The training images of each digit are cut into six chunks of n // 6 + 1 (the sixth is shorter),
@@ -33,7 +33,8 @@ def mnist360(dataset: Dataset) -> Stream:
 
     Departure from the published code: that draws with replacement inside a chunk and between
     batches of the test; here every image of a chunk is drawn at most once and every test image
-    exactly once. The draws, and so the composition, come from the order generator of the epoch.
+    exactly once. `replacement` draws the training images as that code does. The draws, and so the
+    composition, come from the order generator of the epoch.
 
     >>> samples = Samples(torch.zeros(650, 1, 4, 4, dtype=torch.uint8), torch.arange(650) % 10)
     >>> stream = mnist360(Dataset("tiny", samples, samples, classes=10, checksum=""))
@@ -47,7 +48,7 @@ def mnist360(dataset: Dataset) -> Stream:
         raise ValueError(f"MNIST-360 needs images of digits 0 to 8; found {counts} of them")
 
     def compose(batch: int, order: torch.Generator) -> Iterator[Samples]:
-        index, degrees, sizes = _plan(rows, batch, order)
+        index, degrees, sizes = _plan(rows, batch, order, replacement)
         index = index.to(train.labels.device)
         group = max(1, CHUNK // batch)
         start = 0
@@ -81,7 +82,7 @@ def mnist360(dataset: Dataset) -> Stream:
         tests=[Test(name, turned_test)],
         normalise=Scale(),
         boundaries=False,
-        checksum=checksum(name, dataset.checksum),
+        checksum=checksum(name, dataset.checksum, *(["replacement"] if replacement else [])),
     )
 
 
@@ -124,7 +125,7 @@ def _takes(first: int, second: int, batch: int) -> list[tuple[int, int]]:
 
 
 def _plan(
-    rows: Sequence[Tensor], batch: int, order: torch.Generator
+    rows: Sequence[Tensor], batch: int, order: torch.Generator, replacement: bool
 ) -> tuple[Tensor, Tensor, list[int]]:
     """One epoch: the row and the angle in degrees of every sample, and the sizes of the batches."""
     index: list[Tensor] = []
@@ -136,7 +137,11 @@ def _plan(
         member = torch.tensor([0, 1]).repeat(len(takes)).repeat_interleave(takes.flatten())
         pair_index, pair_degrees = torch.empty_like(member), member.double()
         for i, (digit, chunk) in enumerate(zip(pair.digits, pair.chunks, strict=True)):
-            draws = torch.randperm(len(chunk), generator=order)[: int(takes[:, i].sum())]
+            count = int(takes[:, i].sum())
+            if replacement:
+                draws = torch.randint(len(chunk), (count,), generator=order)
+            else:
+                draws = torch.randperm(len(chunk), generator=order)[:count]
             turns = torch.arange(shown[digit], shown[digit] + len(draws), dtype=torch.float64)
             pair_index[member == i] = rows[digit][chunk.start + draws]
             pair_degrees[member == i] = (digit - 1) * 60 + turns * (360 / len(rows[digit]))

@@ -1,0 +1,136 @@
+"""From accuracies to the result: numbers where they have a meaning, null elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from remanence import SGD, Stream, from_tensors
+from remanence.evaluation import Accuracies
+from remanence.training.record import Record
+
+from . import toy
+
+ROWS: list[list[float | None]] = [
+    [10.0, 20.0, 30.0],  # before training
+    [90.0, 15.0, None],
+    [70.0, 80.0, 25.0],
+    [60.0, 50.0, 95.0],
+]
+
+
+def three() -> Stream:
+    groups = [(0, 1), (2, 3), (4, 5)]
+    samples = toy.images(48, 0)
+    return from_tensors(*samples[:2], groups=groups, test=toy.images(16, 1), classes=8)
+
+
+def filled(stream: Stream, rows: Sequence[Sequence[float | None]], *, task_il: bool) -> Record:
+    """A record of one predictor, of which the rows are known."""
+    record = Record(stream, ["working"])
+    for moment, row in enumerate(rows, -1):
+        tests = [i for i, value in enumerate(row) if value is not None]
+        values = [value for value in row if value is not None]
+        found = Accuracies(values, values if task_il else None, [50.0, None])
+        record.add("working", moment, tests, found)
+    return record
+
+
+def numbers(record: Record, kind: str = "class_il") -> Any:
+    return record.result()["predictors"]["working"][kind]
+
+
+def test_numbers_by_hand() -> None:
+    record = filled(three(), ROWS, task_il=True)
+    expected = {
+        "matrix": ROWS,
+        "mean": (60 + 50 + 95) / 3,
+        "last_test": 95.0,
+        "forgetting": ((90 - 60) + (80 - 50)) / 2,
+        "backward_transfer": ((60 - 90) + (50 - 80)) / 2,
+        "forward_transfer": ((15 - 20) + (25 - 30)) / 2,
+    }
+    assert numbers(record) == expected
+    assert numbers(record, "task_il") == expected
+
+
+def test_the_whole_result() -> None:
+    record = filled(three(), ROWS, task_il=True)
+    learner = SGD(toy.network())
+    learner.observe(*toy.images(8, 0)[:2])
+    record.finish(learner, 12)
+    result = record.result()
+    assert list(result) == ["moments", "tests", "predictors", "complete", "steps", "totals"]
+    assert result["moments"] == ["start", "task 1", "task 2", "task 3"]
+    assert result["tests"] == ["task 1", "task 2", "task 3"]
+    assert result["predictors"]["working"]["per_class"] == [50.0, None]
+    assert (result["complete"], result["steps"]) == (True, 12)
+    assert result["totals"] == {"loss": float(learner.totals["loss"])}
+    assert json.loads(json.dumps(result, allow_nan=False)) == result
+
+
+def test_what_was_not_evaluated_is_null() -> None:
+    record = filled(three(), ROWS, task_il=True)
+    assert record.class_il["working"][1] == [90.0, 15.0, None]
+
+
+@pytest.mark.parametrize("moments", [1, 2, 3])
+def test_a_run_cut_short_has_a_mean_over_what_it_has_seen(moments: int) -> None:
+    record = filled(three(), ROWS[:moments], task_il=True)
+    found = numbers(record)
+    assert found["mean"] == [None, 90.0, 75.0][moments - 1]
+    for name in ("last_test", "forgetting", "backward_transfer", "forward_transfer"):
+        assert found[name] is None
+    assert record.result()["complete"] is False
+    assert record.latest() == found["mean"]
+
+
+def test_tasks_that_share_their_classes_have_no_task_il() -> None:
+    record = filled(toy.domain(), ROWS, task_il=False)
+    assert numbers(record, "task_il") is None
+    assert numbers(record)["forgetting"] == 30.0
+
+
+def test_tests_that_overlap_have_a_mean_but_no_forgetting() -> None:
+    record = filled(replace(three(), cumulative=True), ROWS, task_il=False)
+    found = numbers(record)
+    assert found["mean"] == pytest.approx(205 / 3)
+    assert found["last_test"] == 95.0
+    for name in ("forgetting", "backward_transfer", "forward_transfer"):
+        assert found[name] is None
+
+
+def test_all_tasks_at_once_have_a_mean_but_no_forgetting() -> None:
+    joint = three().joined(8, torch.Generator())
+    record = filled(joint, [[10.0, 20.0, 30.0], [60.0, 50.0, 95.0]], task_il=True)
+    for kind in ("class_il", "task_il"):
+        found = numbers(record, kind)
+        assert found["mean"] == pytest.approx(205 / 3)
+        for name in ("forgetting", "backward_transfer", "forward_transfer"):
+            assert found[name] is None
+    assert record.result()["moments"] == ["start", "joint"]
+    assert record.result()["complete"] is True
+
+
+def test_a_stream_without_tasks_has_accuracies_by_class() -> None:
+    stream = from_tensors(*toy.images(16, 0)[:2], test=toy.images(16, 1))
+    record = filled(stream, [[10.0], [80.0]], task_il=False)
+    found = numbers(record)
+    assert (found["mean"], found["last_test"]) == (80.0, 80.0)
+    assert found["forgetting"] is None
+    assert numbers(record, "task_il") is None
+    assert numbers(record, "per_class") == [50.0, None]
+
+
+def test_each_predictor_has_rows_of_its_own() -> None:
+    record = Record(three(), ["stable", "working"])
+    for name, value in (("stable", 1.0), ("working", 2.0)):
+        record.add(name, -1, [0, 2], Accuracies([value, value], None, []))
+    assert record.moments == [-1]
+    assert record.class_il == {"stable": [[1.0, None, 1.0]], "working": [[2.0, None, 2.0]]}
+    assert record.latest() is None
