@@ -25,6 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
@@ -76,12 +77,9 @@ class Bare:
         x_m, y_m = x[n:], y[n:]
         with torch.no_grad():
             plastic, stable = self.forward(x_m, self.plastic), self.forward(x_m, self.stable)
-            own = y_m[:, None]
-            doubts = [
-                z.scatter(1, own, -torch.inf).logsumexp(1) - z.gather(1, own).squeeze(1)
-                for z in (plastic, stable)
-            ]
-            better = doubts[0] < doubts[1]
+            both, own = torch.stack([plastic, stable]), y_m.expand(2, -1).unsqueeze(2)
+            odds = both.scatter(2, own, -torch.inf).logsumexp(2) - both.gather(2, own).squeeze(2)
+            better = odds[0] < odds[1]
             z = torch.where(better[:, None], plastic, stable)
         logits = self.forward(x, self.working)
         loss = F.cross_entropy(logits, y) + self.v["consistency_weight"] * F.mse_loss(logits[n:], z)
@@ -125,22 +123,35 @@ def step_over_bare(dataset: Dataset) -> dict[str, float]:
     }
 
 
-class Images(torch.utils.data.Dataset[tuple[Tensor, int]]):
-    """Images as PIL would have them, transformed one by one."""
+class Images(torch.utils.data.Dataset[tuple[Tensor, int, Tensor]]):
+    """Images as PIL would have them, transformed one by one.
 
-    def __init__(self, samples: Samples, degrees: float | None) -> None:
-        self.images, self.labels = samples.images.numpy(), samples.labels.numpy()
+    In training each comes twice, as continual-learning frameworks have it: transformed, and plain
+    for the buffer.
+    """
+
+    def __init__(self, samples: Samples, degrees: float | None, *, train: bool) -> None:
+        self.images, self.labels = samples.images[:, 0], samples.labels
         self.degrees = degrees
+        self.train = train
 
     def __len__(self) -> int:
         return len(self.labels)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        image = Image.fromarray(self.images[index, 0])
+    def __getitem__(self, index: int) -> tuple[Tensor, int, Tensor]:
+        image, label = self.images[index], int(self.labels[index])
+        picture = Image.fromarray(image.numpy())
         if self.degrees is not None:
-            image = image.rotate(self.degrees)
-        pixels = torch.frombuffer(bytearray(image.tobytes()), dtype=torch.uint8)
-        return pixels.view(1, 28, 28).float().div(255), int(self.labels[index])
+            picture = picture.rotate(self.degrees)
+        plain = self.to_tensor(picture.copy()) if self.train else torch.empty(0)
+        return self.to_tensor(picture), label, plain
+
+    @staticmethod
+    def to_tensor(picture: Image.Image) -> Tensor:
+        """Pixels with a channel in front, from 0 to 1."""
+        pixels = torch.from_numpy(np.array(picture, np.uint8, copy=True))
+        pixels = pixels.view(picture.size[1], picture.size[0], 1).permute(2, 0, 1).contiguous()
+        return pixels.to(dtype=torch.get_default_dtype()).div(255)
 
 
 class UsualWay:
@@ -151,18 +162,17 @@ class UsualWay:
         self.working = MLP(784, 10)
         self.plastic, self.stable = copy.deepcopy(self.working), copy.deepcopy(self.working)
         self.optimizer = torch.optim.SGD(self.working.parameters(), lr=values["lr"])
-        self.images: list[Tensor] = []
-        self.labels: list[Tensor] = []
+        self.images, self.labels = torch.zeros(500, 1, 28, 28), torch.zeros(500, dtype=torch.long)
         self.seen = self.steps = 0
 
-    def observe(self, x: Tensor, y: Tensor) -> None:
+    def observe(self, x: Tensor, y: Tensor, plain: Tensor) -> None:
         """One step."""
         self.optimizer.zero_grad()
         inputs, targets = x, y
         loss = torch.zeros(())
-        if self.images:
-            count = min(self.v["memory_batch"], len(self.images))
-            chosen = random.sample(range(len(self.images)), count)
+        if self.seen:
+            count = min(self.v["memory_batch"], self.seen, 500)
+            chosen = np.random.choice(min(self.seen, 500), size=count, replace=False)
             x_m = torch.stack([self.images[i] for i in chosen])
             y_m = torch.stack([self.labels[i] for i in chosen])
             with torch.no_grad():
@@ -177,15 +187,12 @@ class UsualWay:
         self.optimizer.step()
         if not torch.isfinite(loss).item():
             raise RuntimeError("the loss is not finite")
-        for image, label in zip(x, y, strict=True):
-            if len(self.images) < 500:
-                self.images.append(image)
-                self.labels.append(label)
-            else:
-                slot = random.randint(0, self.seen)
-                if slot < 500:
-                    self.images[slot], self.labels[slot] = image, label
+        for image, label in zip(plain, y, strict=True):
+            slot = self.seen if self.seen < 500 else np.random.randint(0, self.seen + 1)
             self.seen += 1
+            if slot < 500:
+                self.images[slot] = image
+                self.labels[slot] = label
         self.steps += 1
         for model, name in ((self.plastic, "plastic"), (self.stable, "stable")):
             if random.random() < self.v[f"{name}_rate"]:
@@ -199,21 +206,23 @@ def usual_seconds(stream: str, dataset: Dataset, steps: int) -> tuple[float, flo
     values = settings(stream)
     degrees = 33.0 if stream == "r-mnist" else None
     learner = UsualWay(values)
-    loader = DataLoader(Images(dataset.train, degrees), batch_size=values["batch"], shuffle=True)
+    images = Images(dataset.train, degrees, train=True)
+    loader = DataLoader(images, batch_size=values["batch"], shuffle=True)
     began = 0.0
-    for number, (x, y) in enumerate(loader):
+    for number, batch in enumerate(loader):
         if number == steps:  # the first half fills the buffer
             began = time.perf_counter()
         if number == 2 * steps:
             break
-        learner.observe(x, y)
+        learner.observe(*batch)
     per_step = (time.perf_counter() - began) / steps
 
     tests = Samples(dataset.test.images[:2000], dataset.test.labels[:2000])
     began = time.perf_counter()
-    for x, y in DataLoader(Images(tests, degrees), batch_size=values["batch"]):
+    shown_tests = Images(tests, degrees, train=False)
+    for x, y, _ in DataLoader(shown_tests, batch_size=values["batch"]):
         with torch.no_grad():
-            _ = (learner.stable(x).argmax(1) == y).sum().item()
+            (learner.stable(x).argmax(1) == y).sum().item()
     per_test_image = (time.perf_counter() - began) / len(tests.labels)
 
     tasks = 20 if stream == "r-mnist" else 5

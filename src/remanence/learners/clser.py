@@ -62,7 +62,8 @@ class CLSER(ConsistentReplay):
         float32 a probability is 1 from a margin of 17 on. A tie goes to the stable memory.
         """
         plastic, stable = self.plastic(x), self.stable(x)
-        plastic_knows = _doubt(plastic, y) < _doubt(stable, y)
+        doubt = _doubt(torch.stack([plastic, stable]), y)
+        plastic_knows = doubt[0] < doubt[1]
         self.tally(plastic_provided=plastic_knows.sum(), replayed=len(y))
         return torch.where(plastic_knows[:, None], plastic, stable)
 
@@ -81,7 +82,7 @@ class CLSER(ConsistentReplay):
 
 
 def _doubt(logits: Tensor, labels: Tensor) -> Tensor:
-    """The log-odds against each sample's own class: the lower, the more probable the class."""
-    own = labels[:, None]
-    others = logits.scatter(1, own, -torch.inf).logsumexp(1)
-    return others - logits.gather(1, own).squeeze(1)
+    """The log-odds against each sample's own class, from logits [m, n, classes] to [m, n]."""
+    own = labels.expand(len(logits), -1).unsqueeze(2)
+    others = logits.scatter(2, own, -torch.inf).logsumexp(2)
+    return others - logits.gather(2, own).squeeze(2)

@@ -36,13 +36,9 @@ class ConsistentReplay(ER):
             x_m, y_m = x[len(labels) :], y[len(labels) :]
             z = self.replay_logits(x_m, y_m)
             replayed, logits = self._working(x, x_m)
-            cross_entropy = F.cross_entropy(logits, y)
             consistency = F.mse_loss(replayed, z)
-            self.descend(
-                cross_entropy + self.consistency_weight * consistency,
-                cross_entropy=cross_entropy,
-                consistency=consistency,
-            )
+            loss = F.cross_entropy(logits, y) + self.consistency_weight * consistency
+            self.descend(loss, consistency=consistency)
         self.memory.add(batch)
         self.consolidate()
 

@@ -35,14 +35,16 @@ class Reservoir(EpisodicMemory):
 
     def _slots(self, count: int) -> Tensor:
         """Where each of the next `count` samples goes; `capacity` means nowhere."""
-        position = torch.arange(count, device=self.seen.device).add_(self.seen)
+        seen_with_it = torch.arange(1, count + 1, device=self.device).add_(self.seen)
         # Algorithm 2 draws from [0, N], N samples having been seen. Float64 is exact far beyond
         # any stream; float32 would be wrong from 10^7 samples on.
         uniform = torch.rand(
-            count, dtype=torch.float64, device=self.seen.device, generator=self.insertion
+            count, dtype=torch.float64, device=self.device, generator=self.insertion
         )
-        drawn = uniform.mul_(position + 1).long()
-        slots = torch.where(position < self.capacity, position, drawn).clamp_(max=self.capacity)
+        slots = uniform.mul_(seen_with_it).long()
+        if not self.full:
+            slots = torch.where(seen_with_it <= self.capacity, seen_with_it - 1, slots)
+        slots.clamp_(max=self.capacity)
         # Two samples of one batch in one slot: the later one stays, whatever order the device
         # writes in.
         overwritten = (slots[:, None] == slots).triu_(1).any(1)

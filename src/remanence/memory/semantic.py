@@ -45,9 +45,9 @@ class SemanticMemory:
         `step` counts every training step of the stream from 1, updated or not. A step that does
         not update moves by a weight of zero: the decision never leaves the device.
         """
-        toss = torch.rand((), device=self._device, generator=self.coin)
         weight = (step + 1).to(self._averaged[0].dtype).reciprocal_().clamp_(min=1 - self.decay)
-        weight *= toss < self.rate
+        if self.rate < 1:
+            weight *= torch.rand((), device=self._device, generator=self.coin) < self.rate
         if self._device.type == "cpu":
             torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
         else:  # a weight on the GPU would make lerp a kernel per tensor; these are a few for all

@@ -10,7 +10,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -163,7 +164,8 @@ def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> 
     def start_worker() -> None:
         ours, theirs = context.Pipe()
         worker = context.Process(target=_work, args=(theirs, threads), daemon=True)
-        worker.start()
+        with _without_ctrl_c():
+            worker.start()
         theirs.close()
         started.append(worker)
         give_work(ours, worker)
@@ -205,6 +207,20 @@ def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> 
                 process.terminate()
             process.join()
     return failed
+
+
+@contextlib.contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """A process started inside never hears Ctrl-C, not even while it starts: we end it."""
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # or the first worker would start it, which unblocks signals
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _end(code: int | None) -> str:

@@ -1,0 +1,36 @@
+"""A finished run, loaded to predict and to go on learning from new data.
+
+    remanence run s-mnist --dataset mnist5k --max-steps 600
+    python continue_learning.py runs/s-mnist/clser-500-*/seed-0
+
+After 600 steps the run has seen zeros and ones only; here come twos and threes.
+"""
+
+import sys
+
+import remanence
+from remanence.data import load
+
+
+def main(folder: str) -> None:
+    learner = remanence.load_run(folder)
+
+    digits = load("mnist5k")
+    known, new = digits.test.labels < 2, (digits.test.labels == 2) | (digits.test.labels == 3)
+
+    def show(when: str) -> None:
+        right = (learner.predict(digits.test.images) == digits.test.labels).double()
+        old_share, new_share = float(right[known].mean()), float(right[new].mean())
+        print(f"{when}: {old_share:.0%} of zeros and ones, {new_share:.0%} of twos and threes")
+
+    show("as it was")
+    arriving = (digits.train.labels == 2) | (digits.train.labels == 3)
+    images, labels = digits.train.images[arriving], digits.train.labels[arriving]
+    for step in range(0, len(labels), 10):  # memory, counters and random state go on as well
+        learner.observe(images[step : step + 10], labels[step : step + 10])
+    show("later on")
+    learner.save("learner.safetensors")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

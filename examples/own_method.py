@@ -1,0 +1,45 @@
+"""A method of your own: a subclass, its arguments, one step.
+
+    remanence run s-mnist --method own_method:RecentFirst --buffer 200
+    remanence run s-mnist --method own_method:RecentFirst --set past_weight=0.5
+    python own_method.py
+
+The script lets the conformance suite look at it.
+"""
+
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from remanence import ER, Samples
+from remanence.testing import check_learner
+
+
+class RecentFirst(ER):
+    """Two steps on each batch: on the new samples, then on past ones, scaled by `past_weight`."""
+
+    def __init__(self, network: nn.Module, *, past_weight: float = 1.0, **common: Any) -> None:
+        super().__init__(network, **common)
+        if not 0 < past_weight < float("inf"):
+            raise ValueError(f"past_weight is {past_weight}; expected a number above 0")
+        self.past_weight = past_weight
+
+    def step(self, images: Tensor, labels: Tensor) -> None:
+        """Learn from one batch."""
+        batch = Samples(images, labels)
+        past = self.memory.draw(self.memory_batch)  # None while the memory is empty
+        x, y = self.prepare(batch)
+        loss = F.cross_entropy(self.network(x), y)
+        if past is not None:
+            self.move(loss)  # all steps on a batch but the last
+            x, y = self.prepare(past)
+            loss = self.past_weight * F.cross_entropy(self.network(x), y)
+        self.descend(loss)  # the last: it is counted
+        self.memory.add(batch)
+
+
+if __name__ == "__main__":
+    check_learner(partial(RecentFirst, buffer_size=20, memory_batch=8))
+    print("RecentFirst keeps every rule of a learner")
