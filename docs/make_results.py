@@ -1,4 +1,4 @@
-"""Fill the tables of results.md from the JSON lines in ../results.
+"""Fill the tables of the README and of these pages from the JSON lines in ../results.
 
     python docs/make_results.py
 
@@ -64,15 +64,15 @@ def verdict(summary: Summary, mean: float, std: float | None) -> str:
     return "yes" if any(near(m, s, n) for _, m, s, n in figures) else "**no**"
 
 
-def row(summary: Summary) -> str:
-    """One line of a table."""
+def cells(summary: Summary) -> list[str]:
+    """Method, buffer, predictor, ours, seeds, published, near."""
     name, numbers = next(iter(summary["predictors"].items()))
     mean, std = numbers["class_il"]["mean"], numbers["class_il"]["std"]
     figures = "; ".join(
         f"{m:.2f}{'' if s is None else f' ± {s:.2f}'}{'' if source == 'paper' else f' ({source})'}"
         for source, m, s, _ in published(summary)
     )
-    cells = [
+    return [
         METHODS[summary["method"]].title,
         "–" if summary["buffer"] is None else str(summary["buffer"]),
         name,
@@ -81,7 +81,11 @@ def row(summary: Summary) -> str:
         figures or "–",
         verdict(summary, mean, std),
     ]
-    return f"| {' | '.join(cells)} |"
+
+
+def line(parts: list[str]) -> str:
+    """One row of a table."""
+    return f"| {' | '.join(parts)} |"
 
 
 def components(summaries: list[Summary]) -> str:
@@ -95,10 +99,10 @@ def components(summaries: list[Summary]) -> str:
         theirs = {f.predictor: f for f in paper_figures("S1", **asked)}
         names = ("stable", "plastic", "working")
         ours = [summary["predictors"][n]["class_il"] for n in names]
-        cells = [summary["stream"], str(summary["buffer"])]
-        cells += [f"{o['mean']:.2f} ± {o['std']:.2f}" for o in ours]
-        cells.append(", ".join(f"{theirs[n].mean:.2f}" for n in names))
-        lines.append(f"| {' | '.join(cells)} |")
+        parts = [summary["stream"], str(summary["buffer"])]
+        parts += [f"{o['mean']:.2f} ± {o['std']:.2f}" for o in ours]
+        parts.append(", ".join(f"{theirs[n].mean:.2f}" for n in names))
+        lines.append(line(parts))
     return "\n".join(lines)
 
 
@@ -111,22 +115,64 @@ def table(summaries: list[Summary], stream: str, buffers: list[int]) -> str:
         return summary["buffer"] or 0, -accuracy
 
     head = "| method | buffer | predictor | ours | seeds | published | near |"
-    return "\n".join([head, "|---" * 7 + "|", *(row(s) for s in sorted(chosen, key=place))])
+    return "\n".join([head, "|---" * 7 + "|", *(line(cells(s)) for s in sorted(chosen, key=place))])
+
+
+def of_method(summaries: list[Summary], method: str) -> str:
+    """One method on all streams; the page of SGD is JOINT's too."""
+    on_page = ("sgd", "joint") if method == "sgd" else (method,)
+    chosen = [s for s in summaries if s["method"] in on_page]
+    chosen.sort(key=lambda s: (list(TABLES).index(s["stream"]), s["buffer"] or 0))
+    head = "| stream | method | buffer | ours | seeds | published |"
+    lines = [head, "|---" * 6 + "|"]
+    for summary in chosen:
+        title, buffer, _, ours, seeds, theirs, _ = cells(summary)
+        lines.append(line([summary["stream"], title, buffer, ours, seeds, theirs]))
+    return "\n".join(lines)
+
+
+def overview(summaries: list[Summary]) -> str:
+    """The README's table: a few methods at buffer 500."""
+    streams = list(TABLES)
+    methods = ["joint", "clser", "mean-er", "derpp", "er", "sgd"]
+    lines = [f"| method | {' | '.join(streams)} |", "|---" * (len(streams) + 1) + "|"]
+    for method in methods:
+        parts = [METHODS[method].title]
+        for stream in streams:
+            found = [
+                s
+                for s in summaries
+                if (s["method"], s["stream"]) == (method, stream) and s["buffer"] in (None, 500)
+            ]
+            if not found:
+                parts.append("–")
+                continue
+            _, _, _, ours, _, theirs, _ = cells(found[0])
+            paper = theirs.split(" ±")[0]
+            parts.append(ours if paper == "–" else f"{ours} ({paper})")
+        lines.append(line(parts))
+    return "\n".join(lines)
+
+
+def fill(page: Path, name: str, content: str) -> None:
+    """Put a table in its place."""
+    text = page.read_text(encoding="utf-8")
+    block = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
+    text, count = block.subn(lambda m: f"{m[1]}{content}\n{m[2]}", text)
+    if count != 1:
+        raise ValueError(f"{page} has {count} places for the table {name}; expected 1")
+    page.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
     """Write the tables."""
     summaries = read()
-    page = HERE / "results.md"
-    text = page.read_text(encoding="utf-8")
-    made = {name: table(summaries, *what) for name, what in TABLES.items()}
-    made["components"] = components(summaries)
-    for name, content in made.items():
-        block = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-        text, count = block.subn(lambda m, c=content: f"{m[1]}{c}\n{m[2]}", text)  # type: ignore[misc]
-        if count != 1:
-            raise ValueError(f"results.md has {count} places for the table {name}; expected 1")
-    page.write_text(text, encoding="utf-8")
+    for name, what in TABLES.items():
+        fill(HERE / "results.md", name, table(summaries, *what))
+    fill(HERE / "results.md", "components", components(summaries))
+    for page in sorted((HERE / "methods").glob("*.md")):
+        fill(page, page.stem, of_method(summaries, page.stem))
+    fill(HERE.parent / "README.md", "overview", overview(summaries))
 
 
 if __name__ == "__main__":

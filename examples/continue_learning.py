@@ -8,6 +8,8 @@ After 600 steps the run has seen zeros and ones only; here come twos and threes.
 
 import sys
 
+import torch
+
 import remanence
 from remanence.data import load
 
@@ -24,10 +26,11 @@ def main(folder: str) -> None:
         print(f"{when}: {old_share:.0%} of zeros and ones, {new_share:.0%} of twos and threes")
 
     show("as it was")
-    arriving = (digits.train.labels == 2) | (digits.train.labels == 3)
-    images, labels = digits.train.images[arriving], digits.train.labels[arriving]
-    for step in range(0, len(labels), 10):  # memory, counters and random state go on as well
-        learner.observe(images[step : step + 10], labels[step : step + 10])
+    arriving = ((digits.train.labels == 2) | (digits.train.labels == 3)).nonzero().squeeze(1)
+    for _ in range(5):
+        order = arriving[torch.randperm(len(arriving))]
+        for rows in torch.split(order, 10):  # memory, counters and random state go on as well
+            learner.observe(digits.train.images[rows], digits.train.labels[rows])
     show("later on")
     learner.save("learner.safetensors")
 

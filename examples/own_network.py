@@ -2,6 +2,8 @@
 
     remanence run s-mnist --network own_network:convolutional
     python own_network.py
+
+Any module that returns logits [n, classes] will do.
 """
 
 import torch

@@ -1,6 +1,6 @@
 """A stream from your own tensors, for the command and for `remanence.fit`.
 
-    remanence run own_stream:stream --network mlp --buffer 100
+    remanence run own_stream:stream --network mlp --batch 10 --stable-decay 0.9 --stable-rate 1
     python own_stream.py
 
 Bars on a noisy background: 8 classes by their place, two in each task.
@@ -34,7 +34,8 @@ def stream() -> remanence.Stream:
 
 
 if __name__ == "__main__":
+    torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
-    record = remanence.fit(remanence.ER(network, buffer_size=100), stream(), batch=10)
+    record = remanence.fit(remanence.ER(network, buffer_size=100), stream(), batch=10, epochs=3)
     for row in record.class_il["working"]:
         print("  ".join("  –  " if value is None else f"{value:5.1f}" for value in row))

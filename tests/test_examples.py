@@ -1,62 +1,127 @@
-"""The examples run as they are shown, and so do the commands in their docstrings."""
+"""Every example runs, as a script and as the commands that its docstring names."""
 
 from __future__ import annotations
 
-import os
+import ast
+import glob
+import json
 import re
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-SCRIPTS = sorted(path.name for path in EXAMPLES.glob("*.py"))
+from remanence.cli import main
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+NAMES = sorted(file.stem for file in EXAMPLES.glob("*.py"))
 
 
-def run(arguments: list[str], folder: Path, tmp_path: Path) -> str:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "REMANENCE_CACHE": str(tmp_path / "cache")}
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        cwd=folder,
-        env=environment,
+def quoted(name: str) -> list[list[str]]:
+    """The commands in an example's docstring: its indented lines."""
+    docstring = ast.get_docstring(ast.parse((EXAMPLES / f"{name}.py").read_text())) or ""
+    return [shlex.split(line) for line in docstring.splitlines() if line.startswith("    ")]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The current folder: a copy of the examples; what they import is forgotten afterwards."""
+    folder = tmp_path / "examples"
+    shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(folder)
+    path, before = list(sys.path), signal.getsignal(signal.SIGTERM)
+    yield folder
+    sys.path[:] = path
+    signal.signal(signal.SIGTERM, before)
+    for name in NAMES:
+        sys.modules.pop(name, None)
+
+
+def script(words: list[str]) -> str:
+    """What a script prints."""
+    expanded = [found for word in words for found in (glob.glob(word) or [word])]
+    ended = subprocess.run(
+        [sys.executable, "-W", "error", *expanded],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=120,
         check=False,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert (ended.returncode, ended.stderr) == (0, "")
+    return ended.stdout
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
-def test_an_example_runs_and_says_what_it_did(name: str, tmp_path: Path) -> None:
-    assert run([str(EXAMPLES / name)], tmp_path, tmp_path).strip()
+def run(words: list[str]) -> None:
+    short = [] if "--max-steps" in words else ["--max-steps", "20"]
+    assert main([*words, *short, "--quiet"]) == 0
 
 
-def commands() -> list[tuple[str, str]]:
-    found = []
-    for name in SCRIPTS:
-        text = (EXAMPLES / name).read_text().replace("\\\n", " ").replace("\\\\\n", " ")
-        found += [(name, line) for line in re.findall(r"^    (remanence run .*)$", text, re.M)]
-    return found
+def perform(name: str) -> str:
+    """Do what the docstring says, in its order; what its script printed."""
+    printed = ""
+    for program, *words in quoted(name):
+        if program == "remanence":
+            run(words)
+        else:
+            assert program == "python"
+            printed = script(words)
+    return printed
 
 
-def test_there_are_commands_to_run() -> None:
-    assert {name for name, _ in commands()} == {"own_stream.py", "own_method.py", "own_network.py"}
+def percentages(text: str) -> list[int]:
+    return [int(number) for number in re.findall(r"(\d+)%", text)]
 
 
-@pytest.mark.parametrize(("name", "command"), commands())
-def test_the_command_of_an_example_runs(name: str, command: str, tmp_path: Path) -> None:
-    arguments = shlex.split(command)[1:]
-    if "--max-steps" not in arguments:
-        arguments += ["--max-steps", "60"]
-    out = ["--out", str(tmp_path / "runs"), "--quiet", "--json"]
-    assert run(["-m", "remanence", *arguments, *out], EXAMPLES, tmp_path).startswith("{")
+def test_every_example_says_how_to_run_it() -> None:
+    assert NAMES == ["continue_learning", "own_loop", "own_method", "own_network", "own_stream"]
+    for name in NAMES:
+        assert any(words[:2] == ["python", f"{name}.py"] for words in quoted(name))
 
 
-def test_remembering_beats_forgetting_in_the_first_example(tmp_path: Path) -> None:
-    said = run([str(EXAMPLES / "own_loop.py")], tmp_path, tmp_path)
-    forgetful, remembering = map(int, re.findall(r"(\d+) %", said))
-    assert remembering > forgetful + 30
+def test_own_loop_shows_forgetting_and_its_cure(here: Path) -> None:
+    sgd, clser = percentages(perform("own_loop"))
+    assert clser >= 90
+    assert clser >= sgd + 20
+
+
+def test_own_stream(here: Path) -> None:
+    rows = [line.split() for line in perform("own_stream").splitlines()]
+    assert [[cell == "–" for cell in row] for row in rows] == [
+        [False, False, False, False],
+        [False, False, True, True],
+        [False, False, False, True],
+        [False, False, False, False],
+        [False, False, False, False],
+    ]
+    assert min(map(float, rows[-1])) >= 80
+    (result,) = here.glob("runs/own_stream.stream/clser-500-*/seed-0/result.json")
+    assert json.loads(result.read_text())["data"] == "own"
+
+
+def test_own_method(here: Path) -> None:
+    assert perform("own_method") == "RecentFirst keeps every rule of a learner\n"
+    configs = [json.loads(file.read_text()) for file in here.glob("runs/s-mnist/*/*/config.json")]
+    assert {config["method"] for config in configs} == {"own_method:RecentFirst"}
+    assert {(config["buffer"], config["values"].get("past_weight")) for config in configs} == {
+        (200, None),
+        (500, 0.5),
+    }
+
+
+def test_own_network(here: Path) -> None:
+    assert perform("own_network") == "probabilities [32, 10]\n"
+    (config,) = here.glob("runs/s-mnist/clser-500-*/seed-0/config.json")
+    assert json.loads(config.read_text())["network"] == "own_network:convolutional"
+
+
+def test_continue_learning(here: Path) -> None:
+    before_old, before_new, after_old, after_new = percentages(perform("continue_learning"))
+    assert (before_old >= 95, before_new) == (True, 0)
+    assert after_old >= 90
+    assert after_new >= 70
+    assert (here / "learner.safetensors").is_file()

@@ -1,9 +1,10 @@
-"""The wheel, installed in a clean environment: what a user gets."""
+"""The wheel, installed into an environment of its own and used from another folder."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import venv
@@ -13,73 +14,91 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[1]
 
 
-def run(*command: str | Path, cwd: Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "REMANENCE"))}
-    done = subprocess.run(
-        [str(part) for part in command],
-        cwd=cwd,
-        env={**kept, "OMP_NUM_THREADS": "1", **environment},
+def call(*command: str | Path, **environment: str) -> str:
+    """What a command prints; it sees neither this environment nor the source tree."""
+    hidden = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")
+    inherited = {name: value for name, value in os.environ.items() if name not in hidden}
+    ended = subprocess.run(
+        list(map(str, command)),
+        env={**inherited, **environment},
         capture_output=True,
         text=True,
-        timeout=500,
+        timeout=540,
         check=False,
     )
-    assert done.returncode == 0, f"{command}: {done.stdout}\n{done.stderr}"
-    return done
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    return ended.stdout
 
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("dist")
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", out, ROOT, cwd=out)
-    (built,) = out.glob("*.whl")
-    return built
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
+    call(*build, "--outdir", folder, ROOT)
+    (found,) = folder.glob("remanence-*.whl")
+    return found
 
 
 @pytest.fixture(scope="module")
 def clean(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of programs of an environment that holds the wheel and what it asks for."""
-    place = tmp_path_factory.mktemp("clean")
-    venv.create(place / "env", with_pip=True)
-    bin_ = place / "env" / ("Scripts" if os.name == "nt" else "bin")
-    constraints = ROOT / "constraints.txt"
-    run(bin_ / "pip", "install", "--quiet", "-c", constraints, wheel, cwd=place)
-    yield bin_
-    subprocess.run(["rm", "-rf", str(place)], check=True)
+    """The programs of an environment that has the wheel and what it asks for, no more."""
+    folder = tmp_path_factory.mktemp("clean") / "venv"
+    try:
+        venv.create(folder, with_pip=True)
+        python, install = folder / "bin/python", ["-m", "pip", "install", "--quiet", "--no-compile"]
+        call(python, *install, "-c", ROOT / "constraints.txt", wheel)
+        yield folder / "bin"
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # a gigabyte
 
 
-def test_the_wheel_carries_digits_presets_and_the_typing_marker(wheel: Path) -> None:
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_the_wheel_holds_data_presets_and_types(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    assert "remanence/py.typed" in names
-    assert "remanence/data/mnist5k/mnist5k.npz" in names
-    presets = {p.name for p in (ROOT / "src/remanence/presets").glob("*.toml")}
-    assert {f"remanence/presets/{name}" for name in presets} <= names
+    tree = ROOT / "src/remanence"
+    wanted = {tree / "py.typed", tree / "data/mnist5k/mnist5k.npz", tree / "data/mnist5k/README.md"}
+    wanted |= {*tree.glob("presets/*.toml"), *tree.rglob("*.py")}
+    assert {str(file.relative_to(tree.parent)) for file in wanted} <= names
+    assert len([name for name in names if name.endswith(".toml")]) > 10
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if name.startswith(("tests", "docs", "examples"))]
+    assert wheel.stat().st_size < 3_000_000
 
 
-def test_the_installed_command_helps_and_learns(clean: Path, tmp_path: Path) -> None:
-    cache = {"REMANENCE_CACHE": str(tmp_path / "cache")}
-    assert "run" in run(clean / "remanence", "--help", cwd=tmp_path).stdout
-    done = run(
-        clean / "remanence", "run", "s-mnist", "--max-steps", "50", "--json", cwd=tmp_path, **cache
-    )
-    summary = json.loads(done.stdout.splitlines()[-1])
-    assert (summary["data"], summary["method"], summary["seeds"]) == ("mnist5k", "clser", [0])
-    assert (tmp_path / "runs").is_dir()
+def test_the_command_runs(clean: Path, tmp_path: Path) -> None:
+    assert "Train and evaluate a method on a stream" in call(clean / "remanence", "--help")
+    out = call(clean / "remanence", "run", "s-mnist", "--max-steps", "50", "--json")
+    line = json.loads(out.splitlines()[-1])
+    assert (line["data"], line["method"], line["seeds"]) == ("mnist5k", "clser", [0])
+    assert line["predictors"]["stable"]["class_il"]["mean"] > 80
+    assert [*tmp_path.glob("runs/s-mnist/clser-500-*/seed-0/result.json")]
 
 
-def test_importing_the_library_needs_torch_numpy_and_safetensors_only(
-    clean: Path, tmp_path: Path
-) -> None:
-    check = "import remanence, sys; print([m for m in ('pooch', 'tyro', 'rich', 'PIL', 'quadprog')"
-    check += " if m in sys.modules])"
-    assert run(clean / "python", "-c", check, cwd=tmp_path).stdout.strip() == "[]"
+def test_importing_takes_only_what_a_learner_needs(clean: Path) -> None:
+    code = """
+import sys, remanence
+others = {"pooch", "tyro", "rich", "PIL", "matplotlib", "jinja2", "quadprog", "requests"}
+print(remanence.__file__, remanence.__version__, sorted(others & set(sys.modules)))
+"""
+    place, version, loaded = call(clean / "python", "-c", code).split(maxsplit=2)
+    assert Path(place).is_relative_to(clean.parent)
+    assert version == "0.1.0"
+    assert loaded.strip() == "[]"
 
 
-def test_the_module_runs_from_a_bare_source_tree(tmp_path: Path) -> None:
-    done = run(
-        sys.executable, "-m", "remanence", "list", cwd=tmp_path, PYTHONPATH=str(ROOT / "src")
-    )
-    assert "clser" in done.stdout
+def test_a_bare_source_tree_runs(clean: Path, tmp_path: Path) -> None:
+    bare = tmp_path / "tree/src"
+    shutil.copytree(ROOT / "src", bare, ignore=shutil.ignore_patterns("__pycache__"))
+    code = "import remanence; print(remanence.__file__)"
+    where = call(clean / "python", "-c", code, PYTHONPATH=str(bare))
+    assert Path(where.strip()).is_relative_to(bare)
+    flags = ["--method", "sgd", "--max-steps", "5", "--quiet", "--json"]
+    out = call(clean / "python", "-m", "remanence", "run", *flags, PYTHONPATH=str(bare))
+    assert json.loads(out)["method"] == "sgd"

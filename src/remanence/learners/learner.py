@@ -58,7 +58,6 @@ class Learner(ABC):
         parameters = list(network.parameters())
         if not parameters:
             raise ValueError("the network has no parameters: there is nothing to learn")
-        self._plain_sgd = optimizer is None
         if optimizer is None:
             _positive("lr", lr)
             optimizer = torch.optim.SGD(parameters, lr=lr)
@@ -130,19 +129,15 @@ class Learner(ABC):
         """The optimizer's step.
 
         That of plain SGD is written out: around one addition per parameter, torch's optimizer
-        spends as long as a small network's forward pass. It still holds the learning rate, and
-        steps itself if a hook is to hear of it.
+        spends as long as a small network's forward pass.
         """
-        hooks = (
-            self.optimizer._optimizer_step_pre_hooks or self.optimizer._optimizer_step_post_hooks
-        )
-        if hooks or not self._plain_sgd:
+        if not _is_plain_sgd(self.optimizer):
             self.optimizer.step()
             return
-        trained: list[Tensor] = [p for p in self._parameters if p.grad is not None]
-        gradients = [p.grad for p in trained if p.grad is not None]
+        (group,) = self.optimizer.param_groups
+        trained = [p for p in group["params"] if p.grad is not None]
         with torch.no_grad():
-            torch._foreach_add_(trained, gradients, alpha=-self.optimizer.param_groups[0]["lr"])
+            torch._foreach_add_(trained, [p.grad for p in trained], alpha=-group["lr"])
 
     @property
     def not_finite(self) -> int:
@@ -332,6 +327,19 @@ class Learner(ABC):
 def _positive(name: str, value: float) -> None:
     if not (isinstance(value, int | float) and 0 < value < float("inf")):
         raise ValueError(f"{name} is {value!r}; expected a number above 0")
+
+
+def _is_plain_sgd(optimizer: Optimizer) -> bool:
+    """Whether the optimizer's step is θ ← θ − η∇ for all its parameters and nobody listens."""
+    group = optimizer.param_groups[0]
+    return (
+        type(optimizer) is torch.optim.SGD
+        and len(optimizer.param_groups) == 1
+        and not (group["momentum"] or group["weight_decay"] or group["maximize"])
+        and isinstance(group["lr"], float)
+        and not optimizer._optimizer_step_pre_hooks
+        and not optimizer._optimizer_step_post_hooks
+    )
 
 
 def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
