@@ -118,10 +118,11 @@ def results_table(summary: Mapping[str, Any], *, published: bool) -> Table:
     """The summary of a setting; beside it the paper's figures, if the settings were published."""
     seeds = len(summary["seeds"])
     buffer = "" if summary["buffer"] is None else f", buffer {summary['buffer']}"
-    table = Table(
-        title=f"{summary['method']} on {summary['stream']}{buffer}, data {summary['data']}, "
+    title = (
+        f"{summary['method']} on {summary['stream']}{buffer}, data {summary['data']}, "
         f"{seeds} seed{'s' if seeds > 1 else ''}: accuracy in percent"
     )
+    table = Table(title=title, min_width=len(title))
     table.add_column("predictor")
     table.add_column("Class-IL", justify="right")
     table.add_column("Task-IL", justify="right")
@@ -138,7 +139,7 @@ def results_table(summary: Mapping[str, Any], *, published: bool) -> Table:
 
 def comparison_table(title: str, summaries: Sequence[Mapping[str, Any]]) -> Table:
     """Several methods on one stream, by the predictor that each answers with."""
-    table = Table(title=title)
+    table = Table(title=title, min_width=len(title))
     table.add_column("method")
     table.add_column("accuracy, percent", justify="right")
     for summary in summaries:

@@ -110,11 +110,11 @@ def idx(array: NDArray[np.uint8] | NDArray[np.int64]) -> bytes:
     return header + array.astype(np.uint8).tobytes()
 
 
-def cifar(name: str) -> Small:
+def cifar(name: str, *, per_batch: int = 4, tests: int = 3) -> Small:
     spec = DATASETS[name]
     archive, members = spec.layouts[0].files[0].path, [f.path for f in spec.layouts[1].files]
     batches = len(members) - 1
-    spec = replace(spec, train=(4 * batches, 3, 32, 32), test=(3, 3, 32, 32))
+    spec = replace(spec, train=(per_batch * batches, 3, 32, 32), test=(tests, 3, 32, 32))
     arrays = draw(spec.train, spec.test, spec.classes)
     images = [*np.split(arrays.train_images, batches), arrays.test_images]
     labels = [*np.split(arrays.train_labels, batches), arrays.test_labels]
@@ -159,16 +159,18 @@ def batch(images: NDArray[np.uint8], labels: NDArray[np.int64], *, fine: bool) -
     return b"\x80\2}(" + string(b"data") + array + classes + b"u."
 
 
-def tiny_imagenet() -> Small:
-    """Three classes, the first training image in shades of grey."""
-    wnids = ["n02", "n01", "n03"]
-    spec = replace(DATASETS["tiny-imagenet"], train=(6, 3, 64, 64), test=(6, 3, 64, 64), classes=3)
+def tiny_imagenet(classes: int = 3) -> Small:
+    """Two images of each class to train and two to test, the first in shades of grey."""
+    wnids = [f"n{i:02}" for i in (2, 1, *range(3, classes + 1))]
+    size = (2 * classes, 3, 64, 64)
+    spec = replace(DATASETS["tiny-imagenet"], train=size, test=size, classes=classes)
     top = "tiny-imagenet-200"
-    shades = np.random.default_rng(0).integers(0, 256, (12, 8, 8, 3), dtype=np.uint8)
+    rng = np.random.default_rng(0)
+    shades = rng.integers(0, 256, (4 * classes, 8, 8, 3), dtype=np.uint8)
     pictures = [Image.fromarray(image).resize((64, 64)) for image in shades]
     pictures[0] = pictures[0].convert("L")
     names = [f"train/{w}/images/{w}_{i}.JPEG" for w in sorted(wnids) for i in range(2)]
-    names += [f"val/images/val_{i}.JPEG" for i in range(6)]
+    names += [f"val/images/val_{i}.JPEG" for i in range(2 * classes)]
     files = {f"{top}/{name}": jpeg(p) for name, p in zip(names, pictures, strict=True)}
     files[f"{top}/wnids.txt"] = "\n".join(wnids).encode()
     lines = [f"val_{i}.JPEG\t{w}\t0\t0\t62\t62\n" for i, w in enumerate([*wnids, *sorted(wnids)])]
@@ -178,8 +180,12 @@ def tiny_imagenet() -> Small:
         np.asarray(Image.open(io.BytesIO(files[f"{top}/{name}"])).convert("RGB")) for name in names
     ]
     images = np.stack(decoded).transpose(0, 3, 1, 2)
+    number = {wnid: i for i, wnid in enumerate(sorted(wnids))}
     arrays = Arrays(
-        images[:6], np.array([0, 0, 1, 1, 2, 2]), images[6:], np.array([1, 0, 2, 0, 1, 2])
+        images[: 2 * classes],
+        np.repeat(np.arange(classes), 2),
+        images[2 * classes :],
+        np.array([number[w] for w in [*wnids, *sorted(wnids)]]),
     )
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:

@@ -140,7 +140,8 @@ class _Group:
         self._evaluate(-1)
         for task in range(len(self.first.stream.tasks)):
             for epoch in range(self.first.epochs):
-                self._epoch(task, epoch)
+                if not self._enough():
+                    self._epoch(task, epoch)
             self._end(task)
             if self._enough():
                 break
@@ -154,8 +155,6 @@ class _Group:
     def _epoch(self, task: int, epoch: int) -> None:
         supplies = [run.stream.tasks[task].epoch(run.batch, run.order) for run in self.runs]
         for batches in zip(*supplies, strict=True):
-            if self._enough():
-                return
             for run, batch in zip(self.runs, batches, strict=True):
                 self.engine.step(run.learner, batch)
                 run.step += 1
@@ -163,6 +162,8 @@ class _Group:
                     self.hooks.on_step(run)
             if self.first.step % READ_EVERY == 0:
                 self._read(task, epoch)
+            if self._enough():  # asked before the next batch is drawn: a live stream may wait
+                return
 
     def _end(self, number: int) -> None:
         self._read(number, self.first.epochs - 1)

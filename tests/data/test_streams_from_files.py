@@ -1,0 +1,49 @@
+"""Every CIFAR and Tiny-ImageNet stream, from files of the official layout to the real ResNet-18."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+
+from remanence.catalog import NETWORKS, STREAMS, build_stream
+from remanence.data import load
+from remanence.learners import CLSER
+
+from .small import Small, cifar, tiny_imagenet
+
+BATCH = 4
+
+
+def files_for(dataset: str) -> Small:
+    if dataset == "tiny-imagenet":
+        return tiny_imagenet(200)
+    if dataset == "cifar10":
+        return cifar("cifar10", per_batch=20, tests=20)
+    return cifar("cifar100", per_batch=25_000, tests=200)  # GCIL takes 20,000 samples
+
+
+@pytest.mark.parametrize("name", [n for n, e in STREAMS.items() if e.network == "resnet18"])
+def test_a_stream_of_colour_images_trains_the_real_network(name: str, tmp_path: Path) -> None:
+    entry = STREAMS[name]
+    small = files_for(entry.datasets[0])
+    dataset = load(small.spec, small.write(tmp_path))
+    stream = build_stream(name, dataset)
+    network = NETWORKS[entry.network](stream.shape, stream.classes)
+    learner = CLSER(
+        network,
+        buffer_size=20,
+        memory_batch=BATCH,
+        augment=stream.augment,
+        normalise=stream.normalise,
+    )
+    before = [p.detach().clone() for p in network.parameters()]
+    batches = stream.tasks[0].epoch(BATCH, torch.Generator().manual_seed(0))
+    for batch in itertools.islice(batches, 3):
+        learner.observe(batch.images, batch.labels)
+    assert int(learner.steps) == 3
+    assert learner.not_finite == 0
+    assert all(not torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
+    assert learner.predict(stream.tests[0].samples().images[:2]).shape == (2,)
