@@ -21,7 +21,15 @@ from remanence.learners import ER, SGD, Learner, Predictor
 from remanence.records import Samples
 from remanence.state import State
 from remanence.streams import Stream, Task, Test, from_tensors
-from remanence.testing import LEARNER_CHECKS, STREAM_CHECKS, check_learner, check_stream
+from remanence.testing import (
+    LEARNER_CHECKS,
+    STREAM_CHECKS,
+    check_learner,
+    check_stream,
+    learners,
+    rules,
+    streams,
+)
 
 # -- learners, each with one fault ----------------------------------------------------------
 
@@ -195,32 +203,32 @@ class RaisesInStep(SGD):
 
 
 BROKEN: list[tuple[type[Learner], Callable[..., None], str]] = [
-    (WritesIntoItsInput, testing.inputs_stay_unmodified, "observe has changed its input"),
-    (KeepsTheLastBatch, testing.inputs_are_copied, "overwritten after use"),
-    (CountsQuestions, testing.predicting_changes_nothing, "after predict: not the same in asked"),
-    (StaysInEvaluationMode, testing.predicting_changes_nothing, "training mode of working"),
-    (HasNoPredictors, testing.predictors_answer, "there are no predictors"),
-    (AnswersSomethingElse, testing.predictors_answer, "predict is not the argmax of the first"),
-    (IsInfinitelySure, testing.predictors_answer, "scores that are not finite"),
-    (AnswersInTrainingMode, testing.predictors_answer, "depends on the others"),
-    (DrawsGlobally, testing.equal_seeds_give_equal_bytes, "two learners with seed 3"),
-    (HasOneSeed, testing.another_seed_takes_another_course, "give the same weights"),
-    (DrawsGlobally, testing.global_randomness_stays_alone, "global state of torch has moved"),
-    (DrawsFromNumpy, testing.global_randomness_stays_alone, "numpy.random has moved"),
-    (RestsNowAndThen, testing.saved_learners_go_on_bit_for_bit, "resumed after 2 of 10 calls"),
-    (KeepsTheLastBatch, testing.saved_learners_go_on_bit_for_bit, "not the same in"),
-    (HandsOutItsTensors, testing.states_are_snapshots, "state taken before learning on"),
-    (ChecksNothing, testing.bad_batches_are_refused, "a label of 4"),
-    (RefusesTooLate, testing.bad_batches_are_refused, "not the same in steps"),
-    (LoadsWhatFits, testing.foreign_states_are_refused, "not the same in steps"),
-    (LoadsAnything, testing.foreign_states_are_refused, "taken without a ValueError"),
-    (KeepsEverything, testing.memory_is_bounded, "the state grew from"),
-    (HasItsOwnOptimizer, testing.any_optimizer_serves, "makes no difference"),
-    (TakesAnyOptimizer, testing.unfit_optimizers_are_refused, "that needs a closure was taken"),
-    (CountsTwice, testing.steps_count_batches, "after 1 batches steps is 2"),
-    (NeverDiverges, testing.the_first_loss_that_is_not_finite_is_known, "it says 0"),
-    (LearnsNothing, testing.separable_classes_are_learned, "of 100 samples"),
-    (RaisesInStep, testing.steps_count_batches, "KeyError: 'no such part'"),
+    (WritesIntoItsInput, learners.inputs_stay_unmodified, "observe has changed its input"),
+    (KeepsTheLastBatch, learners.inputs_are_copied, "overwritten after use"),
+    (CountsQuestions, learners.predicting_changes_nothing, "after predict: not the same in asked"),
+    (StaysInEvaluationMode, learners.predicting_changes_nothing, "training mode of working"),
+    (HasNoPredictors, learners.predictors_answer, "there are no predictors"),
+    (AnswersSomethingElse, learners.predictors_answer, "predict is not the argmax of the first"),
+    (IsInfinitelySure, learners.predictors_answer, "scores that are not finite"),
+    (AnswersInTrainingMode, learners.predictors_answer, "depends on the others"),
+    (DrawsGlobally, learners.equal_seeds_give_equal_bytes, "two learners with seed 3"),
+    (HasOneSeed, learners.another_seed_takes_another_course, "give the same weights"),
+    (DrawsGlobally, learners.global_randomness_stays_alone, "global state of torch has moved"),
+    (DrawsFromNumpy, learners.global_randomness_stays_alone, "numpy.random has moved"),
+    (RestsNowAndThen, learners.saved_learners_go_on_bit_for_bit, "resumed after 2 of 10 calls"),
+    (KeepsTheLastBatch, learners.saved_learners_go_on_bit_for_bit, "not the same in"),
+    (HandsOutItsTensors, learners.states_are_snapshots, "state taken before learning on"),
+    (ChecksNothing, learners.bad_batches_are_refused, "a label of 4"),
+    (RefusesTooLate, learners.bad_batches_are_refused, "not the same in steps"),
+    (LoadsWhatFits, learners.foreign_states_are_refused, "not the same in steps"),
+    (LoadsAnything, learners.foreign_states_are_refused, "taken without a ValueError"),
+    (KeepsEverything, learners.memory_is_bounded, "the state grew from"),
+    (HasItsOwnOptimizer, learners.any_optimizer_serves, "makes no difference"),
+    (TakesAnyOptimizer, learners.unfit_optimizers_are_refused, "that needs a closure was taken"),
+    (CountsTwice, learners.steps_count_batches, "after 1 batches steps is 2"),
+    (NeverDiverges, learners.the_first_loss_that_is_not_finite_is_known, "it says 0"),
+    (LearnsNothing, learners.separable_classes_are_learned, "of 100 samples"),
+    (RaisesInStep, learners.steps_count_batches, "KeyError: 'no such part'"),
 ]
 
 
@@ -359,133 +367,133 @@ def rows(*numbers: int) -> Tensor:
 
 
 BROKEN_STREAMS: list[tuple[str, Callable[[], Stream], Callable[..., None], str]] = [
-    ("classes", lambda: replace(good(), classes=3), testing.batches_fit_the_stream, "from 2 to 3"),
-    ("shape", lambda: replace(good(), shape=(6,)), testing.batches_fit_the_stream, "shape (2, 3)"),
-    ("no tasks", lambda: replace(good(), tasks=[]), testing.batches_fit_the_stream, "no tasks"),
-    ("oversized", lambda: with_tasks(Oversized), testing.batches_fit_the_stream, "batch of 8"),
+    ("classes", lambda: replace(good(), classes=3), streams.batches_fit_the_stream, "from 2 to 3"),
+    ("shape", lambda: replace(good(), shape=(6,)), streams.batches_fit_the_stream, "shape (2, 3)"),
+    ("no tasks", lambda: replace(good(), tasks=[]), streams.batches_fit_the_stream, "no tasks"),
+    ("oversized", lambda: with_tasks(Oversized), streams.batches_fit_the_stream, "batch of 8"),
     (
         "not finite",
         lambda: from_tensors(IMAGES / 0, LABELS),
-        testing.batches_fit_the_stream,
+        streams.batches_fit_the_stream,
         "not finite",
     ),
-    ("augment", lambda: replace(good(), augment=half), testing.images_are_prepared, "augment made"),
+    ("augment", lambda: replace(good(), augment=half), streams.images_are_prepared, "augment made"),
     (
         "augment at will",
         lambda: replace(good(), augment=unruly),
-        testing.images_are_prepared,
+        streams.images_are_prepared,
         "does not follow its generator",
     ),
     (
         "augment in place",
         lambda: replace(good(), augment=lambda x, _: x.mul_(0)),
-        testing.images_are_prepared,
+        streams.images_are_prepared,
         "changed its input",
     ),
     (
         "normalise",
         lambda: replace(good(), normalise=lambda x: x.long()),
-        testing.images_are_prepared,
+        streams.images_are_prepared,
         "normalise did not give",
     ),
     (
         "own order",
         lambda: with_tasks(Reusing),
-        testing.equal_generators_give_equal_orders,
+        streams.equal_generators_give_equal_orders,
         "unequal batches",
     ),
     (
         "unshuffled",
         lambda: with_tasks(Unshuffled),
-        testing.equal_generators_give_equal_orders,
+        streams.equal_generators_give_equal_orders,
         "is not shuffled",
     ),
     (
         "restarting",
         lambda: with_tasks(Restarting),
-        testing.epochs_go_on_from_any_batch,
+        streams.epochs_go_on_from_any_batch,
         "from batch 1 of 4: other batches",
     ),
     (
         "skipping",
         lambda: with_tasks(Skipping),
-        testing.epochs_go_on_from_any_batch,
+        streams.epochs_go_on_from_any_batch,
         "the generator ends elsewhere",
     ),
     (
         "miscounting",
         lambda: with_tasks(Miscounting),
-        testing.steps_count_the_batches,
+        streams.steps_count_the_batches,
         "4 batches of 8; steps says 5",
     ),
-    ("repeating", lambda: with_tasks(Repeating), testing.epochs_show_samples_once, "too often"),
+    ("repeating", lambda: with_tasks(Repeating), streams.epochs_show_samples_once, "too often"),
     (
         "rebuilding",
         lambda: with_tasks(Rebuilding),
-        testing.released_samples_come_again,
+        streams.released_samples_come_again,
         "other samples",
     ),
     (
         "since",
         lambda: with_test(since=2),
-        testing.held_out_samples_fit_the_stream,
+        streams.held_out_samples_fit_the_stream,
         "since is 2; there are 2 tasks",
     ),
     (
         "rows beyond",
         lambda: with_test(rows=rows(2, 60)),
-        testing.held_out_samples_fit_the_stream,
+        streams.held_out_samples_fit_the_stream,
         "rows range from 2 to 60 of 60",
     ),
     (
         "rows twice",
         lambda: with_test(rows=rows(2, 2)),
-        testing.held_out_samples_fit_the_stream,
+        streams.held_out_samples_fit_the_stream,
         "a row comes twice",
     ),
     (
         "rows of floats",
         lambda: with_test(rows=rows(2, 3).float()),
-        testing.held_out_samples_fit_the_stream,
+        streams.held_out_samples_fit_the_stream,
         "rows are torch.float32",
     ),
     (
         "foreign labels",
         lambda: with_test(classes=(1, 2)),
-        testing.held_out_samples_fit_the_stream,
+        streams.held_out_samples_fit_the_stream,
         "labels [3] are not of its classes",
     ),
     (
         "foreign classes",
         lambda: with_test(classes=(2, 3, 4)),
-        testing.held_out_samples_fit_the_stream,
+        streams.held_out_samples_fit_the_stream,
         "classes [2, 3, 4]",
     ),
     (
         "other samples",
         lambda: with_test(samples=lambda: Samples(torch.rand(60, 2, 3), LABELS)),
-        testing.held_out_samples_fit_the_stream,
+        streams.held_out_samples_fit_the_stream,
         "other samples the second time",
     ),
     (
         "losing",
         lambda: as_class(Losing),
-        testing.joined_streams_hold_every_sample_once,
+        streams.joined_streams_hold_every_sample_once,
         "not those of the tasks",
     ),
     (
         "global",
         lambda: with_tasks(Global),
-        testing.global_randomness_is_not_used,
+        streams.global_randomness_is_not_used,
         "the global state of torch has moved",
     ),
     (
         "checksum",
         lambda: replace(good(), checksum=None),  # type: ignore[arg-type]
-        testing.checksums_are_stable,
+        streams.checksums_are_stable,
         "expected text",
     ),
-    ("nameless", lambda: as_class(Nameless), testing.checksums_are_stable, "joined stream's"),
+    ("nameless", lambda: as_class(Nameless), streams.checksums_are_stable, "joined stream's"),
 ]
 
 
@@ -521,6 +529,7 @@ def test_a_test_of_another_class_is_found() -> None:
 
 
 def test_the_suites_need_no_test_framework() -> None:
-    source = Path(testing.__file__).read_text()
-    assert "import pytest" not in source
-    assert "assert " not in source, "asserts vanish under python -O; raise instead"
+    for module in (testing, learners, streams, rules):
+        source = Path(str(module.__file__)).read_text()
+        assert "import pytest" not in source
+        assert "    assert " not in source, "asserts vanish under python -O; raise instead"
