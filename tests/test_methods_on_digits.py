@@ -1,0 +1,38 @@
+"""Every method learns the shipped digits and keeps them: ten points above SGD at least."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from remanence.catalog import METHODS
+from remanence.training.plan import plan
+from remanence.training.seeds import make_runs
+
+QUICK = ("er", "der", "derpp", "fdr", "agem", "gss", "icarl", "mean-er", "clser")
+SLOW = ("gem", "mer")
+
+
+def accuracy(method: str, out: Path) -> float:
+    """After all of s-mnist with buffer 200, by the predictor that answers; one seed, percent."""
+    settings = plan("s-mnist", method, 200, dataset="mnist5k")
+    outcome = make_runs(settings, [0], out, tell=lambda *_: None)
+    result = outcome.done[0].read("result.json")
+    return float(next(iter(result["predictors"].values()))["class_il"]["mean"])
+
+
+@pytest.fixture(scope="module")
+def sgd(tmp_path_factory: pytest.TempPathFactory) -> float:
+    return accuracy("sgd", tmp_path_factory.mktemp("sgd"))
+
+
+@pytest.mark.parametrize(
+    "method", [*QUICK, *(pytest.param(method, marks=pytest.mark.slow) for method in SLOW)]
+)
+def test_a_method_beats_sgd_by_ten_points(method: str, sgd: float, tmp_path: Path) -> None:
+    assert accuracy(method, tmp_path) >= sgd + 10
+
+
+def test_no_method_is_left_out() -> None:
+    assert {*QUICK, *SLOW, "sgd", "joint"} == set(METHODS)
