@@ -1,0 +1,7 @@
+"""The command line: one file per verb, which parses and hands on."""
+
+from remanence.cli.command import main, parse
+from remanence.cli.data import DataOptions, FetchOptions
+from remanence.cli.run import RunOptions
+
+__all__ = ["DataOptions", "FetchOptions", "RunOptions", "main", "parse"]

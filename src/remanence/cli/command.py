@@ -1,0 +1,87 @@
+"""The command: what the arguments ask for, who does it, and what is said when it cannot be."""
+
+from __future__ import annotations
+
+import io
+import re
+import signal
+import sys
+from contextlib import redirect_stderr
+from types import FrameType
+from typing import Annotated, NoReturn
+
+import tyro
+from tyro.conf import subcommand
+
+from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
+from remanence.cli.demo import DemoOptions, demo
+from remanence.cli.listing import ListOptions, show_list
+from remanence.cli.run import RunOptions, run
+
+BAD_INPUT = 2
+
+Verb = (
+    Annotated[RunOptions, subcommand("run")]
+    | Annotated[DemoOptions, subcommand("demo")]
+    | Annotated[ListOptions, subcommand("list")]
+    | Annotated[DataOptions, subcommand("data")]
+)
+
+
+def parse(argv: list[str] | None = None) -> RunOptions | DemoOptions | ListOptions | DataOptions:
+    """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
+    complaint = io.StringIO()
+    try:
+        with redirect_stderr(complaint):
+            return tyro.cli(
+                Verb,
+                prog="remanence",
+                description="Learn from streams that change, and keep what was learned.",
+                args=argv,
+                config=(tyro.conf.OmitSubcommandPrefixes, tyro.conf.FlagCreatePairsOff),
+            )
+    except SystemExit as end:
+        if end.code:
+            raise ValueError(_sentence(complaint.getvalue())) from None
+        raise
+
+
+def _sentence(box: str) -> str:
+    """The heart of what tyro says in a box: what is wrong, what was meant, and where help is."""
+    text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box).replace("─", "-")
+    _, *parts = re.split(r"-{10,}", text)  # after its title, by its rules
+    if not parts:
+        return text.strip()
+    wrong = " ".join(parts[0].split()).rstrip(".").removeprefix("Error parsing ")
+    meant = dict.fromkeys(re.findall(r"^ +(--[a-z-]+)", "\n".join(parts[1:]), re.MULTILINE))
+    perhaps = f" (perhaps {' or '.join(meant)}?)" if "Unrecognized" in wrong and meant else ""
+    helpful = re.findall(r"remanence[a-z ]* --help", text) or ["remanence --help"]
+    return f"{wrong}{perhaps}; see `{helpful[0]}`"
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    signal.signal(signal.SIGTERM, _terminated)
+    try:
+        match options := parse(argv):
+            case RunOptions():
+                return run(options)
+            case DemoOptions():
+                return demo(options)
+            case ListOptions():
+                return show_list(options)
+            case DataOptions(FetchOptions() as what):
+                return fetch(what)
+            case DataOptions(VerifyOptions() as what):
+                return verify(what)
+        raise AssertionError(f"no function for {options}")
+    except (ValueError, OSError) as error:
+        print(f"remanence: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        print("remanence: interrupted; finished runs are kept", file=sys.stderr)
+        return 130
+
+
+def _terminated(signum: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + signum)

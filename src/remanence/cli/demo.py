@@ -1,0 +1,44 @@
+"""`remanence demo`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from tyro.conf import arg
+
+from remanence.cli.run import train_seeds
+from remanence.cli.values import Switch, writable
+
+
+@dataclass(frozen=True)
+class DemoOptions:
+    """See forgetting and its cure: sgd, er and clser on the digits that ship with remanence."""
+
+    out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
+    """Folder for the runs."""
+    again: Switch = False
+    """Train again what is there already."""
+
+
+def demo(options: DemoOptions) -> int:
+    """Three methods on s-mnist, one table."""
+    from rich.console import Console
+
+    from remanence.display import comparison_table, tell_user
+    from remanence.training.plan import plan
+
+    writable(options.out)
+    tell_user("s-mnist: ten digits, two at a time; after each pair, the earlier ones are gone")
+    summaries = []
+    for method in ("sgd", "er", "clser"):
+        tell_user(f"training {method}")
+        settings = plan("s-mnist", method, dataset="mnist5k")
+        _, summary = train_seeds(settings, [0], options.out, again=options.again, quiet=False)
+        if summary is None:
+            return 1
+        summaries.append(summary)
+    title = "All ten digits after the last pair (mnist5k, buffer 500, one seed)"
+    Console().print(comparison_table(title, summaries))
+    return 0
