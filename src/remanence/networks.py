@@ -50,8 +50,6 @@ class BatchNorm(nn.BatchNorm2d):
         if self.training and _fuses(x, parts):
             from remanence.kernels.norm import norm_add_relu
 
-            assert self.num_batches_tracked is not None
-            self.num_batches_tracked.add_(len(parts))
             return norm_add_relu(x, shortcut, self, parts, relu=self.relu)
         if self.training and len(parts) > 1:
             y = torch.cat(
@@ -81,6 +79,28 @@ def _fuses(x: Tensor, parts: tuple[int, ...]) -> bool:
 @cache
 def _has_triton() -> bool:
     return find_spec("triton") is not None
+
+
+class _Stem(nn.Conv2d):
+    """The convolution of the images themselves.
+
+    On a GPU, in training, their channels are filled up to eight with zeros: from eight on, the
+    card's matrix units do the work.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        missing = -self.in_channels % 8
+        if not (missing and self.training and x.is_cuda):
+            return super().forward(x)
+        autocast = torch.is_autocast_enabled("cuda")
+        dtype = torch.get_autocast_dtype("cuda") if autocast else x.dtype
+        shape = (len(x), self.in_channels + missing, *x.shape[2:])
+        filled = torch.empty(
+            shape, dtype=dtype, device=x.device, memory_format=torch.channels_last
+        ).zero_()
+        filled[:, : self.in_channels] = x
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, missing))
+        return F.conv2d(filled, weight, self.bias, self.stride, self.padding)
 
 
 class _Block(nn.Module):
@@ -113,7 +133,7 @@ class ResNet18(nn.Module):
     def __init__(self, classes: int, channels: int = 3, width: int = 64) -> None:
         super().__init__()
         self.stem = nn.Sequential(
-            nn.Conv2d(channels, width, 3, 1, 1, bias=False), BatchNorm(width, relu=True)
+            _Stem(channels, width, 3, 1, 1, bias=False), BatchNorm(width, relu=True)
         )
         blocks = []
         inputs = width

@@ -56,7 +56,7 @@ def build(kind: type[Learner], seed: int = 0, dropout: bool = False) -> Learner:
         arguments["buffer_size"] = 40
     if kind not in (SGD, GEM, ICaRL):
         arguments["memory_batch"] = BATCH
-    if kind in (FDR, GEM):
+    if kind in (AGEM, GEM):
         arguments["tasks"] = 2
     return kind(network, augment=CropFlip(4), normalise=CIFAR10, seed=seed, lr=0.05, **arguments)  # type: ignore[arg-type]
 

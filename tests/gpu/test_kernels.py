@@ -31,11 +31,15 @@ def plain(norm: BatchNorm, x: Tensor, shortcut: Tensor | None, parts: tuple[int,
 
 
 @pytest.mark.parametrize(
-    ("channels", "side", "parts"),
-    [(64, 32, (32, 64)), (512, 4, (32, 64)), (24, 5, (5, 7)), (96, 3, (1, 2, 3)), (128, 16, (9,))],
+    ("channels", "side", "parts", "relu", "add"),
+    [
+        (64, 32, (32, 64), True, False),
+        (512, 4, (32, 64), True, True),
+        (128, 16, (9,), False, False),
+        (24, 5, (5, 7), False, True),
+        (96, 3, (1, 2, 3), True, True),
+    ],
 )
-@pytest.mark.parametrize("relu", [True, False])
-@pytest.mark.parametrize("add", [True, False])
 def test_norm_sum_and_relu_in_one_are_the_three_operations(
     channels: int, side: int, parts: tuple[int, ...], relu: bool, add: bool
 ) -> None:
@@ -85,6 +89,18 @@ def _history(output: Tensor) -> str:
             names.append(type(node).__name__)
             edges += [parent for parent, _ in node.next_functions][:1]
     return " ".join(names)
+
+
+def test_images_filled_up_with_empty_channels_give_the_same_convolution() -> None:
+    network = ResNet18(10, width=16).cuda()
+    x = images(6, 3, 8)
+    stem = network.stem[0]
+    assert isinstance(stem, torch.nn.Conv2d)
+    filled = stem(x)
+    torch.testing.assert_close(filled, stem.eval()(x), rtol=1e-3, atol=1e-3)
+    (gradient,) = torch.autograd.grad(filled.square().sum(), stem.weight)
+    (expected,) = torch.autograd.grad(stem(x).square().sum(), stem.weight)
+    torch.testing.assert_close(gradient, expected, rtol=1e-3, atol=1e-2)
 
 
 def test_a_value_that_is_not_a_number_is_not_hidden_by_relu() -> None:

@@ -1,9 +1,9 @@
-"""BatchNorm in training mode, the sum with a shortcut, and ReLU: two kernels each way.
+"""BatchNorm in training mode, the sum with a shortcut, and ReLU: three kernels each way.
 
 Images lie in memory as rows of channels (channels-last). The rows of one or several batches
-("parts", each with statistics of its own) are cut into blocks that no two parts share. A first
-kernel reduces every block, a second one combines the blocks of its part and works on the rows. The
-order of every sum is fixed, so equal inputs give equal bits.
+("parts", each with statistics of its own) are cut into blocks that no two parts share. One kernel
+reduces every block, a small one combines the blocks of each part, and a third works on the rows.
+The order of every sum is fixed, so equal inputs give equal bits.
 """
 
 from __future__ import annotations
@@ -17,13 +17,15 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_PARTS = 3
-_BLOCKS = 256
-"""Blocks that all rows together are cut into, for every 64 channels fewer: enough to fill a card,
-few enough to be combined by everyone who needs their sums."""
-_TILE = 32
+_BLOCKS = 512
+"""Blocks that the rows are cut into where there are 64 channels: enough to fill a card, few enough
+to be combined at one go. With more channels there are fewer, as each has several programs."""
+_WIDTH = 64
+"""Channels of a program."""
+_TILE = 64
 """Rows in registers at a time."""
-_CHUNK = 32
-"""Blocks combined at a time."""
+_COLUMNS = 16
+"""Channels of a program that combines blocks: all blocks of a part are in registers at once."""
 
 
 @triton.jit
@@ -39,15 +41,6 @@ def _part_of(block, blocks_0, blocks_1, rows_0, rows_1, rows_2):
 
 
 @triton.jit
-def _merge(count, mean, square, other_count, other_mean, other_square):
-    """Count, mean and sum of squared deviations of two samples together (Chan et al., 1979)."""
-    total = count + other_count
-    delta = other_mean - mean
-    share = other_count / total
-    return total, mean + delta * share, square + other_square + delta * delta * count * share
-
-
-@triton.jit
 def _moments(
     x, means, squares, channels, blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows,
     WIDTH: tl.constexpr, TILE: tl.constexpr,
@@ -59,80 +52,73 @@ def _moments(
     _, first_block, first_row, rows = _part_of(block, blocks_0, blocks_1, rows_0, rows_1, rows_2)
     begin = (block - first_block) * block_rows
     end = tl.minimum(begin + block_rows, rows)
-    count = 0.0
-    mean = tl.zeros([WIDTH], tl.float32)
-    square = tl.zeros([WIDTH], tl.float32)
+    # Sums of differences to one of the values: a mean far from zero takes no digits from them.
+    pivot = tl.load(x + (first_row + begin) * channels + column, mask=exists, other=0)
+    pivot = pivot.to(tl.float32)
+    total = tl.zeros([TILE, WIDTH], tl.float32)
+    square = tl.zeros([TILE, WIDTH], tl.float32)
     for start in range(begin, end, TILE):
         row = start + tl.arange(0, TILE)
         here = (row < end)[:, None] & exists[None, :]
         place = (first_row + row)[:, None] * channels + column[None, :]
-        tile = tl.load(x + place, mask=here, other=0).to(tl.float32)
-        n = tl.minimum(end - start, TILE).to(tl.float32)
-        tile_mean = tl.sum(tile, 0) / n
-        apart = tl.where(here, tile - tile_mean[None, :], 0.0)
-        tile_square = tl.sum(apart * apart, 0)
-        count, mean, square = _merge(count, mean, square, n, tile_mean, tile_square)
-    tl.store(means + block * channels + column, mean, mask=exists)
-    tl.store(squares + block * channels + column, square, mask=exists)
+        value = tl.load(x + place, mask=here, other=0).to(tl.float32)
+        apart = tl.where(here, value - pivot[None, :], 0.0)
+        total += apart
+        square += apart * apart
+    n = (end - begin).to(tl.float32)
+    sums = tl.sum(total, 0)
+    tl.store(means + block * channels + column, pivot + sums / n, mask=exists)
+    spread = tl.sum(square, 0) - sums * sums / n
+    tl.store(squares + block * channels + column, spread, mask=exists)
 
 
 @triton.jit
-def _combined(
-    means, squares, first_block, rows, block_rows, column, exists, channels,
-    WIDTH: tl.constexpr, CHUNK: tl.constexpr,
+def _statistics(
+    means, squares, saved_mean, saved_scale, running_mean, running_var, tracked, momentum, epsilon,
+    channels, blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows,
+    PARTS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Mean and sum of squared deviations of a part, from those of its blocks."""
-    blocks = tl.cdiv(rows, block_rows)
-    count = 0.0
-    mean = tl.zeros([WIDTH], tl.float32)
-    square = tl.zeros([WIDTH], tl.float32)
-    for start in range(0, blocks, CHUNK):
-        i = start + tl.arange(0, CHUNK)
+    """Mean and 1/deviation of each part; parts move the running statistics in their order."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    exists = column < channels
+    i = tl.arange(0, BLOCKS)
+    running = tl.load(running_mean + column, mask=exists)
+    running_v = tl.load(running_var + column, mask=exists)
+    for p in tl.static_range(PARTS):
+        first_block = 0 if p == 0 else (blocks_0 if p == 1 else blocks_0 + blocks_1)
+        rows = rows_0 if p == 0 else (rows_1 if p == 1 else rows_2)
         n = tl.maximum(tl.minimum(block_rows, rows - i * block_rows), 0).to(tl.float32)[:, None]
-        here = (i < blocks)[:, None] & exists[None, :]
+        here = (n > 0) & exists[None, :]
         place = (first_block + i)[:, None] * channels + column[None, :]
         each_mean = tl.load(means + place, mask=here, other=0)
         each_square = tl.load(squares + place, mask=here, other=0)
-        chunk_count = tl.minimum(rows - start * block_rows, CHUNK * block_rows).to(tl.float32)
-        chunk_mean = tl.sum(each_mean * n, 0) / chunk_count
-        apart = each_mean - chunk_mean[None, :]
-        chunk_square = tl.sum(each_square + n * apart * apart, 0)
-        count, mean, square = _merge(count, mean, square, chunk_count, chunk_mean, chunk_square)
-    return mean, square
+        mean = tl.sum(each_mean * n, 0) / rows
+        apart = each_mean - mean[None, :]
+        square = tl.sum(each_square + n * apart * apart, 0)
+        tl.store(saved_mean + p * channels + column, mean, mask=exists)
+        scale = tl.rsqrt(square / rows + epsilon)
+        tl.store(saved_scale + p * channels + column, scale, mask=exists)
+        running += momentum * (mean - running)
+        running_v += momentum * (square / (rows - 1) - running_v)
+    tl.store(running_mean + column, running, mask=exists)
+    tl.store(running_var + column, running_v, mask=exists)
+    if tl.program_id(0) == 0:
+        tl.store(tracked, tl.load(tracked) + PARTS)
 
 
 @triton.jit
 def _normalise(
-    x, shortcut, y, weight, bias, means, squares, saved_mean, saved_scale, running_mean,
-    running_var, momentum, epsilon, channels, blocks_0, blocks_1, rows_0, rows_1, rows_2,
-    block_rows, PARTS: tl.constexpr, ADD: tl.constexpr, RELU: tl.constexpr,
-    WIDTH: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+    x, shortcut, y, weight, bias, saved_mean, saved_scale, channels, blocks_0, blocks_1, rows_0,
+    rows_1, rows_2, block_rows, ADD: tl.constexpr, RELU: tl.constexpr, WIDTH: tl.constexpr,
+    TILE: tl.constexpr,
 ):  # fmt: skip
-    """From rows to normalised rows; keeps statistics for the backward pass and for evaluation."""
+    """From rows to normalised rows."""
     block = tl.program_id(0)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     exists = column < channels
-    if block == 0:  # parts move the running statistics one after the other, as batches would
-        running = tl.load(running_mean + column, mask=exists)
-        running_v = tl.load(running_var + column, mask=exists)
-        for p in tl.static_range(PARTS):
-            b = 0 if p == 0 else (blocks_0 if p == 1 else blocks_0 + blocks_1)
-            n = rows_0 if p == 0 else (rows_1 if p == 1 else rows_2)
-            mean, square = _combined(
-                means, squares, b, n, block_rows, column, exists, channels, WIDTH, CHUNK
-            )
-            running += momentum * (mean - running)
-            running_v += momentum * (square / (n - 1) - running_v)
-        tl.store(running_mean + column, running, mask=exists)
-        tl.store(running_var + column, running_v, mask=exists)
     part, first_block, first_row, rows = _part_of(block, blocks_0, blocks_1, rows_0, rows_1, rows_2)
-    mean, square = _combined(
-        means, squares, first_block, rows, block_rows, column, exists, channels, WIDTH, CHUNK
-    )
-    scale = tl.rsqrt(square / rows + epsilon)
-    if block == first_block:
-        tl.store(saved_mean + part * channels + column, mean, mask=exists)
-        tl.store(saved_scale + part * channels + column, scale, mask=exists)
+    mean = tl.load(saved_mean + part * channels + column, mask=exists, other=0)
+    scale = tl.load(saved_scale + part * channels + column, mask=exists, other=0)
     factor = scale * tl.load(weight + column, mask=exists, other=0).to(tl.float32)
     offset = tl.load(bias + column, mask=exists, other=0).to(tl.float32) - mean * factor
     begin = (block - first_block) * block_rows
@@ -141,10 +127,8 @@ def _normalise(
         row = start + tl.arange(0, TILE)
         here = (row < end)[:, None] & exists[None, :]
         place = (first_row + row)[:, None] * channels + column[None, :]
-        z = (
-            tl.load(x + place, mask=here, other=0).to(tl.float32) * factor[None, :]
-            + offset[None, :]
-        )
+        value = tl.load(x + place, mask=here, other=0).to(tl.float32)
+        z = value * factor[None, :] + offset[None, :]
         if ADD:
             z += tl.load(shortcut + place, mask=here, other=0).to(tl.float32)
         if RELU:
@@ -153,9 +137,22 @@ def _normalise(
 
 
 @triton.jit
+def _through_relu(dz, value, y, place, here, factor, offset, ADD: tl.constexpr, RELU: tl.constexpr):
+    """The gradient where ReLU let the value pass. Without a sum, x alone tells where."""
+    if RELU:
+        if ADD:
+            passed = tl.load(y + place, mask=here, other=0).to(tl.float32)
+        else:
+            passed = value * factor[None, :] + offset[None, :]
+        dz = tl.where(passed <= 0, 0.0, dz)
+    return dz
+
+
+@triton.jit
 def _gradient_sums(
-    x, y, dy, saved_mean, saved_scale, sums, products, channels, blocks_0, blocks_1, rows_0,
-    rows_1, rows_2, block_rows, RELU: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr,
+    x, y, dy, weight, bias, saved_mean, saved_scale, sums, products, channels, blocks_0, blocks_1,
+    rows_0, rows_1, rows_2, block_rows, ADD: tl.constexpr, RELU: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     """Sums over each block of the gradient, and of its product with the normalised input."""
     block = tl.program_id(0)
@@ -164,95 +161,107 @@ def _gradient_sums(
     part, first_block, first_row, rows = _part_of(block, blocks_0, blocks_1, rows_0, rows_1, rows_2)
     mean = tl.load(saved_mean + part * channels + column, mask=exists, other=0)
     scale = tl.load(saved_scale + part * channels + column, mask=exists, other=0)
+    factor = scale * tl.load(weight + column, mask=exists, other=0).to(tl.float32)
+    offset = tl.load(bias + column, mask=exists, other=0).to(tl.float32) - mean * factor
     begin = (block - first_block) * block_rows
     end = tl.minimum(begin + block_rows, rows)
-    total = tl.zeros([WIDTH], tl.float32)
-    product = tl.zeros([WIDTH], tl.float32)
+    total = tl.zeros([TILE, WIDTH], tl.float32)
+    product = tl.zeros([TILE, WIDTH], tl.float32)
     for start in range(begin, end, TILE):
         row = start + tl.arange(0, TILE)
         here = (row < end)[:, None] & exists[None, :]
         place = (first_row + row)[:, None] * channels + column[None, :]
-        dz = tl.load(dy + place, mask=here, other=0).to(tl.float32)
-        if RELU:
-            dz = tl.where(tl.load(y + place, mask=here, other=0).to(tl.float32) <= 0, 0.0, dz)
         value = tl.load(x + place, mask=here, other=0).to(tl.float32)
-        normal = (value - mean[None, :]) * scale[None, :]
-        total += tl.sum(dz, 0)
-        product += tl.sum(dz * normal, 0)
-    tl.store(sums + block * channels + column, total, mask=exists)
-    tl.store(products + block * channels + column, product, mask=exists)
+        dz = tl.load(dy + place, mask=here, other=0).to(tl.float32)
+        dz = _through_relu(dz, value, y, place, here, factor, offset, ADD, RELU)
+        total += dz
+        product += dz * (value - mean[None, :])
+    tl.store(sums + block * channels + column, tl.sum(total, 0), mask=exists)
+    tl.store(products + block * channels + column, tl.sum(product, 0) * scale, mask=exists)
 
 
 @triton.jit
-def _total(
-    values, first_block, blocks, column, exists, channels, WIDTH: tl.constexpr, CHUNK: tl.constexpr
-):
-    """The sum of some blocks' values."""
-    total = tl.zeros([WIDTH], tl.float32)
-    for start in range(0, blocks, CHUNK):
-        i = start + tl.arange(0, CHUNK)
-        here = (i < blocks)[:, None] & exists[None, :]
+def _gradient_means(
+    sums, products, averages, slopes, d_weight, d_bias, channels, blocks_0, blocks_1, rows_0,
+    rows_1, rows_2, block_rows, PARTS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """Those sums over each part, divided by its rows; over all parts, the parameters' gradients."""
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    exists = column < channels
+    i = tl.arange(0, BLOCKS)
+    all_sums = tl.zeros([COLUMNS], tl.float32)
+    all_products = tl.zeros([COLUMNS], tl.float32)
+    for p in tl.static_range(PARTS):
+        first_block = 0 if p == 0 else (blocks_0 if p == 1 else blocks_0 + blocks_1)
+        rows = rows_0 if p == 0 else (rows_1 if p == 1 else rows_2)
+        here = (i * block_rows < rows)[:, None] & exists[None, :]
         place = (first_block + i)[:, None] * channels + column[None, :]
-        total += tl.sum(tl.load(values + place, mask=here, other=0), 0)
-    return total
+        total = tl.sum(tl.load(sums + place, mask=here, other=0), 0)
+        product = tl.sum(tl.load(products + place, mask=here, other=0), 0)
+        tl.store(averages + p * channels + column, total / rows, mask=exists)
+        tl.store(slopes + p * channels + column, product / rows, mask=exists)
+        all_sums += total
+        all_products += product
+    tl.store(d_bias + column, all_sums, mask=exists)
+    tl.store(d_weight + column, all_products, mask=exists)
 
 
 @triton.jit
 def _gradient(
-    x, y, dy, dx, d_shortcut, weight, d_weight, d_bias, saved_mean, saved_scale, sums, products,
-    channels, blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows, ADD: tl.constexpr,
-    RELU: tl.constexpr, WIDTH: tl.constexpr, TILE: tl.constexpr, CHUNK: tl.constexpr,
+    x, y, dy, dx, d_shortcut, weight, bias, saved_mean, saved_scale, averages, slopes, channels,
+    blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows, ADD: tl.constexpr, RELU: tl.constexpr,
+    WIDTH: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
-    """The gradients of input, shortcut, weight and bias."""
+    """The gradients of input and shortcut."""
     block = tl.program_id(0)
     column = tl.program_id(1) * WIDTH + tl.arange(0, WIDTH)
     exists = column < channels
-    if block == 0:
-        all_blocks = tl.num_programs(0)
-        total = _total(products, 0, all_blocks, column, exists, channels, WIDTH, CHUNK)
-        tl.store(d_weight + column, total, mask=exists)
-        total = _total(sums, 0, all_blocks, column, exists, channels, WIDTH, CHUNK)
-        tl.store(d_bias + column, total, mask=exists)
     part, first_block, first_row, rows = _part_of(block, blocks_0, blocks_1, rows_0, rows_1, rows_2)
-    blocks = tl.cdiv(rows, block_rows)
-    average = _total(sums, first_block, blocks, column, exists, channels, WIDTH, CHUNK) / rows
-    slope = _total(products, first_block, blocks, column, exists, channels, WIDTH, CHUNK) / rows
     mean = tl.load(saved_mean + part * channels + column, mask=exists, other=0)
     scale = tl.load(saved_scale + part * channels + column, mask=exists, other=0)
+    average = tl.load(averages + part * channels + column, mask=exists, other=0)
+    slope = tl.load(slopes + part * channels + column, mask=exists, other=0)
     factor = scale * tl.load(weight + column, mask=exists, other=0).to(tl.float32)
+    offset = tl.load(bias + column, mask=exists, other=0).to(tl.float32) - mean * factor
     begin = (block - first_block) * block_rows
     end = tl.minimum(begin + block_rows, rows)
     for start in range(begin, end, TILE):
         row = start + tl.arange(0, TILE)
         here = (row < end)[:, None] & exists[None, :]
         place = (first_row + row)[:, None] * channels + column[None, :]
+        value = tl.load(x + place, mask=here, other=0).to(tl.float32)
         dz = tl.load(dy + place, mask=here, other=0).to(tl.float32)
-        if RELU:
-            dz = tl.where(tl.load(y + place, mask=here, other=0).to(tl.float32) <= 0, 0.0, dz)
+        dz = _through_relu(dz, value, y, place, here, factor, offset, ADD, RELU)
         if ADD:
             tl.store(d_shortcut + place, dz.to(d_shortcut.dtype.element_ty), mask=here)
-        value = tl.load(x + place, mask=here, other=0).to(tl.float32)
         normal = (value - mean[None, :]) * scale[None, :]
         change = factor[None, :] * (dz - average[None, :] - normal * slope[None, :])
         tl.store(dx + place, change.to(dx.dtype.element_ty), mask=here)
 
 
 class _Layout:
-    """How the rows of a tensor [n, C, H, W] are cut."""
+    """How the rows of a tensor [n, C, H, W] are cut, and the arguments that say so to a kernel."""
 
     def __init__(self, x: Tensor, parts: Sequence[int]) -> None:
         self.channels = x.shape[1]
         pixels = x.shape[2] * x.shape[3]
         rows = [n * pixels for n in parts]
-        self.width = min(64, triton.next_power_of_2(self.channels))
-        columns = triton.cdiv(self.channels, self.width)
-        tiles = triton.cdiv(sum(rows), _TILE * max(1, _BLOCKS // columns))
-        self.block_rows = _TILE * max(1, tiles)
-        self.blocks = [triton.cdiv(n, self.block_rows) for n in rows]
-        self.grid = (sum(self.blocks), columns)
-        self.partial = (sum(self.blocks), self.channels)
-        blocks, padded = [*self.blocks, 0], [*rows, 0, 0]
-        self.where = (self.channels, *blocks[:2], *padded[:3], self.block_rows)
+        width = min(_WIDTH, triton.next_power_of_2(self.channels))
+        programs = triton.cdiv(self.channels, width)
+        block_rows = _TILE * triton.cdiv(sum(rows), _TILE * max(1, _BLOCKS // programs))
+        blocks = [triton.cdiv(n, block_rows) for n in rows]
+        self.partial = (2, sum(blocks), self.channels)
+        """Two numbers of each channel in each block."""
+        self.whole = (2, len(parts), self.channels)
+        self.where = (self.channels, *[*blocks, 0][:2], *[*rows, 0, 0][:3], block_rows)
+        self.grid = (sum(blocks), programs)
+        self.tile = {"WIDTH": width, "TILE": _TILE}
+        self.combine_grid = (triton.cdiv(self.channels, _COLUMNS),)
+        self.combine = {
+            "PARTS": len(parts),
+            "BLOCKS": triton.next_power_of_2(max(blocks)),
+            "COLUMNS": _COLUMNS,
+        }
 
 
 class _NormAddRelu(torch.autograd.Function):
@@ -265,50 +274,56 @@ class _NormAddRelu(torch.autograd.Function):
         bias: Tensor,
         running_mean: Tensor,
         running_var: Tensor,
+        tracked: Tensor,
         parts: Sequence[int],
         momentum: float,
         epsilon: float,
         relu: bool,
     ) -> Tensor:
-        layout = _Layout(x, parts)
-        means, squares = x.new_empty(2, *layout.partial, dtype=torch.float32)
-        mean, scale = x.new_empty(2, len(parts), layout.channels, dtype=torch.float32)
+        cut = _Layout(x, parts)
+        means, squares = x.new_empty(cut.partial, dtype=torch.float32)
+        mean, scale = x.new_empty(cut.whole, dtype=torch.float32)
         y = torch.empty_like(x)
-        size = {"WIDTH": layout.width, "TILE": _TILE}
-        _moments[layout.grid](x, means, squares, *layout.where, **size)
-        _normalise[layout.grid](
-            *(x, x if shortcut is None else shortcut, y, weight, bias, means, squares, mean, scale),
-            *(running_mean, running_var, momentum, epsilon, *layout.where),
-            PARTS=len(parts),
-            ADD=shortcut is not None,
-            RELU=relu,
-            CHUNK=_CHUNK,
-            **size,
+        ctx.does = {"ADD": shortcut is not None, "RELU": relu}
+        _moments[cut.grid](x, means, squares, *cut.where, **cut.tile)
+        _statistics[cut.combine_grid](
+            *(means, squares, mean, scale, running_mean, running_var, tracked, momentum, epsilon),
+            *cut.where,
+            **cut.combine,
         )
-        ctx.save_for_backward(x, y if relu else x, weight, mean, scale)
-        ctx.layout, ctx.relu, ctx.add = layout, relu, shortcut is not None
+        beside = x if shortcut is None else shortcut
+        _normalise[cut.grid](
+            x, beside, y, weight, bias, mean, scale, *cut.where, **ctx.does, **cut.tile
+        )
+        ctx.cut = cut
+        ctx.save_for_backward(x, x if shortcut is None else y, weight, bias, mean, scale)
         return y
 
     @staticmethod
     def backward(ctx: Any, dy: Tensor) -> Any:
-        x, y, weight, mean, scale = ctx.saved_tensors
-        layout = ctx.layout
+        x, y, weight, bias, mean, scale = ctx.saved_tensors
+        cut = ctx.cut
         dy = dy.contiguous(memory_format=torch.channels_last)
-        sums, products = x.new_empty(2, *layout.partial, dtype=torch.float32)
-        d_weight, d_bias = x.new_empty(2, layout.channels, dtype=torch.float32)
+        sums, products = x.new_empty(cut.partial, dtype=torch.float32)
+        averages, slopes = x.new_empty(cut.whole, dtype=torch.float32)
+        d_weight, d_bias = torch.empty_like(weight), torch.empty_like(bias)
         dx = torch.empty_like(x)
-        d_shortcut = torch.empty_like(x) if ctx.add else None
-        size = {"WIDTH": layout.width, "TILE": _TILE, "RELU": ctx.relu}
-        _gradient_sums[layout.grid](x, y, dy, mean, scale, sums, products, *layout.where, **size)
-        _gradient[layout.grid](
-            *(x, y, dy, dx, dx if d_shortcut is None else d_shortcut, weight, d_weight, d_bias),
-            *(mean, scale, sums, products, *layout.where),
-            ADD=ctx.add,
-            CHUNK=_CHUNK,
-            **size,
+        d_shortcut = torch.empty_like(x) if ctx.does["ADD"] else None
+        _gradient_sums[cut.grid](
+            *(x, y, dy, weight, bias, mean, scale, sums, products, *cut.where),
+            **ctx.does,
+            **cut.tile,
         )
-        grads = (dx, d_shortcut, d_weight.to(weight.dtype), d_bias.to(weight.dtype))
-        return (*grads, None, None, None, None, None, None)
+        _gradient_means[cut.combine_grid](
+            sums, products, averages, slopes, d_weight, d_bias, *cut.where, **cut.combine
+        )
+        _gradient[cut.grid](
+            *(x, y, dy, dx, dx if d_shortcut is None else d_shortcut),
+            *(weight, bias, mean, scale, averages, slopes, *cut.where),
+            **ctx.does,
+            **cut.tile,
+        )
+        return dx, d_shortcut, d_weight, d_bias, *[None] * 7
 
 
 def norm_add_relu(
@@ -324,6 +339,7 @@ def norm_add_relu(
     x [n, C, H, W] and the shortcut are channels-last; the parts' sizes add up to n.
     """
     return _NormAddRelu.apply(  # type: ignore[no-any-return]
-        *(x, shortcut, norm.weight, norm.bias, norm.running_mean, norm.running_var),
+        *(x, shortcut, norm.weight, norm.bias),
+        *(norm.running_mean, norm.running_var, norm.num_batches_tracked),
         *(parts, norm.momentum, norm.eps, relu),
     )
