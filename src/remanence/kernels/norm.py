@@ -17,12 +17,12 @@ import triton.language as tl
 from torch import Tensor
 
 MOST_PARTS = 3
-_BLOCKS = 512
+_BLOCKS = 256
 """Blocks that the rows are cut into where there are 64 channels: enough to fill a card, few enough
 to be combined at one go. With more channels there are fewer, as each has several programs."""
 _WIDTH = 64
 """Channels of a program."""
-_TILE = 64
+_TILE = 32
 """Rows in registers at a time."""
 _COLUMNS = 16
 """Channels of a program that combines blocks: all blocks of a part are in registers at once."""
