@@ -43,17 +43,22 @@ def make_runs(
     out: Path,
     *,
     again: bool = False,
+    resume: bool = False,
+    checkpoint_every: float = 60.0,
     workers: int = 1,
     threads: int = 1,
     side_by_side: int = 1,
     tell: Tell,
 ) -> Outcome:
-    """Train the seeds that have no finished run below `out` (all of them, with `again`)."""
+    """Train the seeds that have no finished run below `out` (all of them, with `again`).
+
+    With `resume` they go on from their last checkpoints, which are `checkpoint_every` seconds apart.
+    """
     folders = {seed: settings.folder(out, seed) for seed in seeds}
     missing = [seed for seed in seeds if again or not folders[seed].complete]
     width = side_by_side if settings.device != "cpu" else 1
     groups = [tuple(missing[i : i + width]) for i in range(0, len(missing), width)]
-    jobs = [Job(settings, group, str(out)) for group in groups]
+    jobs = [Job(settings, group, str(out), resume, checkpoint_every) for group in groups]
     failed = execute_all(jobs, workers=workers, threads=threads, tell=tell)
     done = {seed: folder for seed, folder in folders.items() if seed not in failed}
     return Outcome(done, failed, len(seeds) - len(missing))
@@ -65,6 +70,10 @@ class Job(NamedTuple):
     settings: Settings
     seeds: tuple[int, ...]
     out: str
+    resume: bool = False
+    """Go on from the last checkpoints, where there are any."""
+    checkpoint_every: float = 60.0
+    """Seconds."""
 
 
 def execute(job: Job, tell: Callable[[Progress], None]) -> None:
