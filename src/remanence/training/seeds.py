@@ -99,7 +99,7 @@ def _usable(folder: RunFolder) -> bool:
         for name in ("config.json", "result.json"):
             folder.check(name)
     except DamagedError as error:
-        _log.warning("%s; the run is made again", error)
+        _log.warning("%s (it is made again now)", error)
         return False
     return True
 
