@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
-import os
 import platform
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
 from remanence.results import RunFolder
 from remanence.training.build import Settings, build_engine, build_run, read_dataset
 from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
+from remanence.training.workers import Event, in_workers
 
 Tell = Callable[[int, Progress], None]
 """Called with a seed and where its run stands."""
@@ -140,18 +133,27 @@ def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) 
     Each run computes with `threads` threads wherever it runs, so its numbers do not depend on
     how many others run beside it.
     """
-    if min(workers, len(jobs)) > 1:
-        return _in_workers(jobs, min(workers, len(jobs)), threads, tell)
-    torch.set_num_threads(threads)
     failed: dict[int, str] = {}
+    if min(workers, len(jobs)) > 1:
+
+        def note(event: Event) -> None:
+            seeds = jobs[event.number].seeds
+            if event.progress is not None:
+                tell(seeds[0], event.progress)
+            if event.kind == "failed":
+                failed.update(dict.fromkeys(seeds, event.reason))
+
+        in_workers(attempt, jobs, workers=workers, threads=threads, tell=note)
+        return failed
+    torch.set_num_threads(threads)
     for job in jobs:
-        reason = _attempt(job, lambda progress, job=job: tell(job.seeds[0], progress))  # type: ignore[misc]
+        reason = attempt(job, lambda progress, job=job: tell(job.seeds[0], progress))  # type: ignore[misc]
         if reason is not None:
             failed |= dict.fromkeys(job.seeds, reason)
     return failed
 
 
-def _attempt(job: Job, tell: Callable[[Progress], None]) -> str | None:
+def attempt(job: Job, tell: Callable[[Progress], None]) -> str | None:
     """Make the runs of a job; returns why that failed, if it did."""
     try:
         execute(job, tell)
@@ -161,97 +163,3 @@ def _attempt(job: Job, tell: Callable[[Progress], None]) -> str | None:
         traceback.print_exc()
         return f"{type(error).__name__}: {error}"
     return None
-
-
-def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> dict[int, str]:
-    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's thread pools
-    waiting = list(reversed(jobs))
-    failed: dict[int, str] = {}
-    busy: dict[Connection[Any, Any], tuple[BaseProcess, Job]] = {}
-    started: list[BaseProcess] = []
-
-    def start_worker() -> None:
-        ours, theirs = context.Pipe()
-        worker = context.Process(target=_work, args=(theirs, threads), daemon=True)
-        with _without_ctrl_c():
-            worker.start()
-        theirs.close()
-        started.append(worker)
-        give_work(ours, worker)
-
-    def give_work(channel: Connection[Any, Any], process: BaseProcess) -> None:
-        job = waiting.pop() if waiting else None
-        if job is not None:
-            busy[channel] = (process, job)
-        with contextlib.suppress(BrokenPipeError):  # its end is noticed when it is listened to
-            channel.send(job)
-
-    try:
-        for _ in range(workers):
-            start_worker()
-        while busy:
-            for channel in wait(list(busy)):
-                assert isinstance(channel, Connection)
-                process, job = busy[channel]
-                try:
-                    kind, content = channel.recv()
-                except (EOFError, OSError):
-                    del busy[channel]
-                    process.join()
-                    reason = f"its worker process died ({_end(process.exitcode)})"
-                    failed |= dict.fromkeys(job.seeds, reason)
-                    if waiting:
-                        start_worker()
-                    continue
-                if kind == "progress":
-                    tell(job.seeds[0], content)
-                    continue
-                if kind == "failed":
-                    failed |= dict.fromkeys(job.seeds, content)
-                del busy[channel]
-                give_work(channel, process)
-    finally:
-        for process in started:
-            if busy:
-                process.terminate()
-            process.join()
-    return failed
-
-
-@contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """A process started inside never hears Ctrl-C, not even while it starts: we end it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # or the first worker would start it, which unblocks signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end(code: int | None) -> str:
-    return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-
-
-def _work(channel: Connection[Any, Any], threads: int) -> None:
-    """A worker's life: jobs until there are none, or until its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
-    _die_with_parent()
-    torch.set_num_threads(threads)
-    while (job := channel.recv()) is not None:
-        reason = _attempt(job, lambda progress: channel.send(("progress", progress)))
-        channel.send(("done", None) if reason is None else ("failed", reason))
-
-
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()
