@@ -190,10 +190,14 @@ def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
     threads = at_least_one("--threads", options.threads)
     workers = None if options.workers is None else at_least_one("--workers", options.workers)
     if options.engine == "ray":
-        from remanence.grid.cluster import OnRay
-
         if workers is not None:
             raise ValueError("--workers counts processes of this machine; Ray places runs itself")
+        try:
+            from remanence.grid.cluster import OnRay
+        except ModuleNotFoundError:
+            raise ValueError(
+                "--engine ray needs Ray, which is not installed: pip install 'remanence[ray]'"
+            ) from None
         cluster = stack.enter_context(OnRay(options.address, options.device, threads))
         cluster.check(options.out)
         return cluster.device, cluster

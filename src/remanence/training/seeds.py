@@ -157,9 +157,17 @@ def attempt(job: Job, tell: Callable[[Progress], None]) -> str | None:
     """Make the runs of a job; returns why that failed, if it did."""
     try:
         execute(job, tell)
-    except (TrainingError, ValueError, OSError) as error:
-        return str(error)
-    except Exception as error:  # in a user's own code, or ours: they will want to see where
-        traceback.print_exc()
-        return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        if not isinstance(error, _EXPECTED):  # in a user's own code, or ours: where was it?
+            traceback.print_exc()
+        return explain(error)
     return None
+
+
+_EXPECTED = (TrainingError, ValueError, OSError)
+"""Their messages say all."""
+
+
+def explain(error: BaseException) -> str:
+    """Why a run failed, in a sentence."""
+    return str(error) if isinstance(error, _EXPECTED) else f"{type(error).__name__}: {error}"
