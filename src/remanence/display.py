@@ -31,6 +31,7 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
         self.live = console.is_terminal and not quiet
         self.tasks: dict[int, TaskID] = {}
         self.last: dict[int, tuple[int, float | None]] = {}
+        self.resumed: set[int] = set()
         self.bars = Bars(
             TextColumn("seed {task.fields[seed]}"),
             TextColumn("{task.description}"),
@@ -55,6 +56,9 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
 
     def __call__(self, seed: int, progress: Progress) -> None:
         """Show where the run with this seed stands."""
+        if progress.since and seed not in self.resumed and not self.quiet:
+            self.resumed.add(seed)
+            self.bars.console.print(f"seed {seed} goes on from step {progress.since}")
         if self.live:
             self._draw(seed, progress)
         elif not self.quiet:
@@ -99,11 +103,11 @@ def place_in_stream(progress: Progress) -> str:
 
 
 def _speed(progress: Progress) -> float:
-    return progress.step / max(progress.seconds, 1e-9)
+    return (progress.step - progress.since) / max(progress.seconds, 1e-9)
 
 
 def _time_left(progress: Progress) -> str:
-    if progress.total_steps is None or progress.step == 0:
+    if progress.total_steps is None or progress.step == progress.since:
         return ""
     return f"{clock_time((progress.total_steps - progress.step) / _speed(progress))} left"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 import signal
 import sys
 from contextlib import redirect_stderr
@@ -85,9 +86,20 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"remanence: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print("remanence: interrupted; finished runs are kept", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        signum = getattr(stop, "signum", None)
+        print(f"remanence: {_interrupted(argv, kept=signum is not None)}", file=sys.stderr)
+        return 128 + (signum or signal.SIGINT)
+
+
+def _interrupted(argv: list[str] | None, *, kept: bool) -> str:
+    """What is left after a stop, and the command that goes on from it."""
+    if not kept:
+        return "interrupted; finished runs are kept"
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in ([], ["run"]) and "--resume" not in words:
+        words = [*(words or ["run"]), "--resume"]
+    return f"stopped; go on with `{shlex.join(['remanence', *words])}`"
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:

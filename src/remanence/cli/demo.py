@@ -35,7 +35,8 @@ def demo(options: DemoOptions) -> int:
     for method in ("sgd", "er", "clser"):
         tell_user(f"training {method}")
         settings = plan("s-mnist", method, dataset="mnist5k")
-        _, summary = train_seeds(settings, [0], options.out, again=options.again, quiet=False)
+        how = {"again": options.again, "resume": not options.again}
+        _, summary = train_seeds(settings, [0], options.out, quiet=False, **how)
         if summary is None:
             return 1
         summaries.append(summary)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import sys
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +16,10 @@ from remanence.cli.values import (
     Folder,
     Name,
     Precision,
+    Seconds,
     Switch,
     Whole,
+    above_zero,
     at_least_one,
     cores,
     writable,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
 Names = Annotated[str | None, arg(metavar="A,B,…", help_behavior_hint="")]
 File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
-Seconds = Annotated[float, arg(metavar="S")]
 
 
 @dataclass(frozen=True)
@@ -85,7 +84,7 @@ class ReproduceOptions:
     side_by_side: Count = 4
     """Seeds trained at once on one GPU."""
     checkpoint_every: Seconds = 60.0
-    """Seconds between checkpoints."""
+    """Seconds from one checkpoint to the next; the end of a task has one as well."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs; on a cluster, one that all its nodes see."""
     dry_run: Switch = False
@@ -108,8 +107,7 @@ def reproduce(options: ReproduceOptions) -> int:
     grid = _grid(options)
     seeds = parse_seeds(grid.seeds if options.seeds is None else options.seeds)
     side_by_side = at_least_one("--side-by-side", options.side_by_side)
-    if not options.checkpoint_every >= 0:
-        raise ValueError(f"--checkpoint-every is {options.checkpoint_every}; expected 0 or more")
+    checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
     if not options.dry_run:
         writable(options.out)
     with ExitStack() as stack:
@@ -131,9 +129,7 @@ def reproduce(options: ReproduceOptions) -> int:
             for sentence in (*plan.skipped, *(f"note: {note}" for note in notes)):
                 tell_user(sentence)
         speeds = plan.measured()
-        jobs = plan.jobs(
-            speeds, side_by_side=side_by_side, checkpoint_every=options.checkpoint_every
-        )
+        jobs = plan.jobs(speeds, side_by_side=side_by_side, checkpoint_every=checkpoint_every)
         standing = Standing(plan, jobs, speeds, engine.width)
         if options.dry_run:
             _show_plan(plan, standing)
@@ -209,7 +205,7 @@ def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
 
 
 def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine) -> None:
-    """Do the jobs under the live view; whatever stops us, say how to go on."""
+    """Do the jobs under the live view."""
     from remanence.display import tell_user
     from remanence.grid.view import GridView
 
@@ -220,12 +216,9 @@ def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine)
     try:
         with GridView(standing, quiet=options.quiet) as view:
             engine.run([course.job for course in standing.courses], view)
-    except (KeyboardInterrupt, SystemExit) as stop:
-        tell_user(
-            f"remanence: interrupted with {standing.done} of {standing.total} runs done; go on "
-            f"with\n  {shlex.join(['remanence', *sys.argv[1:]])}"
-        )
-        raise SystemExit(130 if isinstance(stop, KeyboardInterrupt) else stop.code) from None
+    except KeyboardInterrupt:
+        tell_user(f"{standing.done} of {standing.total} runs are done")
+        raise
 
 
 def _show_plan(plan: Plan, standing: Standing) -> None:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 import traceback
 import uuid
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Unpack
+from typing import Any, Literal
 
 import ray
 import torch
@@ -19,7 +20,11 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from remanence.grid.engines import RETRIES
-from remanence.training.seeds import Job, execute, explain
+from remanence.lock import LockedError
+from remanence.training.job import Job, execute, explain
+from remanence.training.loop import Interrupted, Progress
+from remanence.training.seeds import usable
+from remanence.training.signals import Stop, noticed
 from remanence.training.workers import Event, Tell
 
 LISTEN_EVERY = 0.5
@@ -98,13 +103,19 @@ class OnRay(AbstractContextManager["OnRay"]):
 
     def run(self, jobs: Sequence[Job], tell: Tell) -> None:
         """Do them all, telling what happens to each."""
+        with noticed() as stop:
+            self._run(jobs, tell, stop)
+        if stop():
+            raise Interrupted(stop())
+
+    def _run(self, jobs: Sequence[Job], tell: Tell, stop: Stop) -> None:
         # With us, so that it lives as long as we do, whichever other node dies.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         reports: Any = _remote(_Reports, num_cpus=0, scheduling_strategy=here).remote()
         task = _remote(_do, max_retries=RETRIES, retry_exceptions=True, **self.share)
         pending = {task.remote(n, job, self.threads, reports): n for n, job in enumerate(jobs)}
         attempts: Counter[int] = Counter()
-        while pending:
+        while pending and not stop():
             ended, _ = ray.wait(list(pending), num_returns=len(pending), timeout=LISTEN_EVERY)
             heard = ray.get(reports.drain.remote())
             for reference in ended:  # all of one job before the next takes its place
@@ -147,8 +158,11 @@ def _connect(address: str | None) -> None:
         except ConnectionError:
             if address is not None:
                 raise
-            small = {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
-            ray.init(address="local", **small, **common)
+            small: dict[str, Any] = {
+                "include_dashboard": False,
+                "object_store_memory": OBJECT_STORE,
+            }
+            ray.init(address="local", **common, **small)
     except (OSError, RuntimeError, RayError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"no Ray cluster at {address or 'this machine'}: {reason}") from None
@@ -195,11 +209,28 @@ def _do(number: int, job: Job, threads: int, reports: Any) -> None:
     torch.set_num_threads(threads)
     reports.note.remote(number, "begun", None)
     try:
-        execute(job, lambda progress: reports.note.remote(number, "progress", progress))
+        _patiently(job, lambda progress: reports.note.remote(number, "progress", progress))
     except Exception as error:
         traceback.print_exc()  # into the worker's log
         reports.note.remote(number, "stumbled", explain(error))
         raise
+
+
+def _patiently(job: Job, tell: Callable[[Progress], None]) -> None:
+    """Execute a job once nobody else is at it, unless it has been done by then.
+
+    A node that is given up may still be at its runs for a while, until its workers notice.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    folders = [job.settings.folder(Path(job.out), seed) for seed in job.seeds]
+    while not all(map(usable, folders)):
+        try:
+            execute(job, tell)
+            break
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1)
 
 
 class _Reports:
@@ -208,7 +239,7 @@ class _Reports:
     def __init__(self) -> None:
         self.heard: list[Report] = []
 
-    def note(self, *report: Unpack[Report]) -> None:
+    def note(self, *report: *Report) -> None:
         self.heard.append(report)
 
     def drain(self) -> list[Report]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from remanence.training.seeds import Job, attempt
+from remanence.training.job import Job
+from remanence.training.loop import Interrupted
+from remanence.training.signals import noticed
 from remanence.training.workers import Tell, in_workers
 
 RETRIES = 2
@@ -20,7 +22,7 @@ class Engine(Protocol):
         """How many jobs it does at once."""
 
     def run(self, jobs: Sequence[Job], tell: Tell) -> None:
-        """Do them all, telling what happens to each."""
+        """Do them all, telling what happens to each. Interrupted if asked to stop before."""
 
 
 class Local:
@@ -37,11 +39,8 @@ class Local:
 
     def run(self, jobs: Sequence[Job], tell: Tell) -> None:
         """Do them all, telling what happens to each."""
-        in_workers(
-            attempt,
-            jobs,
-            workers=self.workers,
-            threads=self.threads,
-            retries=RETRIES,
-            tell=tell,
-        )
+        how = {"workers": self.workers, "threads": self.threads, "retries": RETRIES}
+        with noticed() as stop:
+            in_workers(jobs, tell=tell, stop=stop, **how)
+        if stop():
+            raise Interrupted(stop())

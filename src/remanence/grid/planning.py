@@ -14,7 +14,7 @@ from remanence.grid.tables import Cell, Grid
 from remanence.results import RunFolder
 from remanence.training import Settings, plan
 from remanence.training.build import build_run, read_dataset
-from remanence.training.seeds import Job
+from remanence.training.seeds import Job, jobs_for, usable, waiting
 
 
 @dataclass(frozen=True)
@@ -52,13 +52,11 @@ class Plan:
         """What is left to do: the longest first, so that no worker is left alone at the end."""
         jobs = []
         for entry in self.entries:
-            width = side_by_side if entry.settings.device != "cpu" else 1
-            for seeds in (entry.half_done, entry.missing):  # seeds side by side begin together
-                groups = [seeds[i : i + width] for i in range(0, len(seeds), width)]
-                jobs += [
-                    (entry, Job(entry.settings, group, str(self.out), True, checkpoint_every))
-                    for group in groups
-                ]
+            seeds = (*entry.half_done, *entry.missing)
+            for job in jobs_for(
+                entry.settings, seeds, self.out, True, checkpoint_every, side_by_side
+            ):
+                jobs.append((entry, job))
 
         def longest_first(item: tuple[Entry, Job]) -> float:
             entry, job = item
@@ -132,9 +130,9 @@ def _entry(
         **(how if known is not None else {**how, "data_root": None}),
     )
     folders = {seed: settings.folder(out, seed) for seed in seeds}
-    complete = tuple(seed for seed, folder in folders.items() if folder.complete)
+    complete = tuple(seed for seed, folder in folders.items() if usable(folder))
     rest = [seed for seed in seeds if seed not in complete]
-    half_done = tuple(seed for seed in rest if (folders[seed].path / "config.json").is_file())
+    half_done = tuple(waiting(settings, rest, out))
     missing = tuple(seed for seed in rest if seed not in half_done)
     steps: int | None
     if complete:

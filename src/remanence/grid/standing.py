@@ -23,22 +23,21 @@ class Course:
     state: str = "waiting"
     """waiting, running, done or failed."""
     begun: float = 0.0
-    first: Progress | None = None
-    """The first and the last that was heard of this attempt."""
     last: Progress | None = None
-    last_heard: float = 0.0
-    first_heard: float = 0.0
+    """What was heard last of this attempt."""
+    heard: float = 0.0
+    """When that was."""
     reason: str = ""
 
     def seconds_left(self, now: float) -> float | None:
         """Of a running job, by its own speed; None before it is known."""
-        if self.first is None or self.last is None or self.last.total_steps is None:
+        if self.last is None or self.last.total_steps is None:
             return None
-        steps, seconds = self.last.step - self.first.step, self.last_heard - self.first_heard
+        steps = self.last.step - self.last.since
         if steps <= 0:
             return None
-        left = (self.last.total_steps - self.last.step) * seconds / steps
-        return max(left - (now - self.last_heard), 0.0)
+        left = (self.last.total_steps - self.last.step) * self.last.seconds / steps
+        return max(left - (now - self.heard), 0.0)
 
     def __str__(self) -> str:
         first, *others = self.job.seeds
@@ -71,12 +70,9 @@ class Standing:
         course, now = self.courses[event.number], self.clock()
         match event.kind:
             case "begun":
-                course.state, course.begun = "running", now
-                course.first = course.last = None
+                course.state, course.begun, course.last = "running", now, None
             case "progress":
-                if course.first is None:
-                    course.first, course.first_heard = event.progress, now
-                course.last, course.last_heard = event.progress, now
+                course.last, course.heard = event.progress, now
             case "done":
                 self._done(course, now)
             case "again":

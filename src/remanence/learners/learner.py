@@ -145,6 +145,10 @@ class Learner(ABC):
         finite = int(self.finite_steps)
         return finite + 1 if finite < int(self.steps) else 0
 
+    def finite_weights(self) -> bool:
+        """Whether every weight is a finite number; waits for the device."""
+        return all(bool(p.isfinite().all()) for p in self._parameters)
+
     def tally(self, **values: Tensor | float) -> None:
         """Add to the totals that the training loop reads now and then."""
         for name, value in values.items():

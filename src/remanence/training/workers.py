@@ -1,4 +1,4 @@
-"""Worker processes: they take jobs until there are none, say how they stand, and die with us."""
+"""Worker processes: jobs in, progress and outcomes back; none of them outlives its parent."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
 
 import torch
 
-from remanence.training.loop import Progress
-
-Job = TypeVar("Job")
-Attempt = Callable[[Job, Callable[[Progress], None]], str | None]
-"""Does a job, telling of its progress; returns why that failed, if it did."""
+from remanence.training.job import Job, attempt
+from remanence.training.loop import Interrupted, Progress
+from remanence.training.signals import Stop
 
 
 class Event(NamedTuple):
@@ -38,19 +37,20 @@ Tell = Callable[[Event], None]
 
 
 def in_workers(
-    attempt: Attempt[Job],
     jobs: Sequence[Job],
     *,
     workers: int,
     threads: int,
     retries: int = 0,
     tell: Tell,
+    stop: Stop,
 ) -> None:
     """Do all jobs, `workers` at a time, each with `threads` threads.
 
-    A job that fails, or whose worker dies, is tried again after all others, `retries` times.
+    A job that fails, or whose worker dies, is tried again after all others, `retries` times. When
+    `stop` says so no job is begun any more, and those under way write a checkpoint and end.
     """
-    pool = _Pool(attempt, jobs, threads, retries, tell)
+    pool = _Pool(jobs, threads, retries, tell, stop)
     try:
         for _ in range(min(workers, len(jobs))):
             pool.start_worker()
@@ -63,11 +63,12 @@ class _Pool:
     """The processes, what each is doing, and what is still to be done."""
 
     def __init__(
-        self, attempt: Attempt[Any], jobs: Sequence[Any], threads: int, retries: int, tell: Tell
+        self, jobs: Sequence[Job], threads: int, retries: int, tell: Tell, stop: Stop
     ) -> None:
         # A fork would inherit torch's thread pools.
         self.context = multiprocessing.get_context("spawn")
-        self.attempt, self.jobs, self.threads, self.tell = attempt, jobs, threads, tell
+        self.jobs, self.threads, self.tell, self.stop = jobs, threads, tell, stop
+        self.stopping = False
         self.waiting = list(reversed(range(len(jobs))))
         self.chances = [1 + retries] * len(jobs)
         self.busy: dict[Connection[Any, Any], tuple[BaseProcess, int]] = {}
@@ -75,9 +76,7 @@ class _Pool:
 
     def start_worker(self) -> None:
         ours, theirs = self.context.Pipe()
-        worker = self.context.Process(
-            target=_work, args=(theirs, self.attempt, self.threads), daemon=True
-        )
+        worker = self.context.Process(target=_work, args=(theirs, self.threads), daemon=True)
         with _without_ctrl_c():
             worker.start()
         theirs.close()
@@ -87,14 +86,19 @@ class _Pool:
     def give_work(self, channel: Connection[Any, Any], process: BaseProcess) -> None:
         number = self.waiting.pop() if self.waiting else None
         with contextlib.suppress(BrokenPipeError):  # its end is noticed when it is listened to
-            channel.send(None if number is None else (self.jobs[number],))
+            channel.send(None if number is None else self.jobs[number])
         if number is not None:
             self.busy[channel] = (process, number)
             self.tell(Event(number, "begun"))
 
     def listen(self) -> None:
         while self.busy:
-            for channel in wait(list(self.busy)):
+            if self.stop() and not self.stopping:
+                self.stopping = True
+                self.waiting.clear()
+                for worker in self.started:
+                    worker.terminate()  # it finishes its step and writes a checkpoint
+            for channel in wait(list(self.busy), timeout=0.1):  # now and then, to hear of a stop
                 assert isinstance(channel, Connection)
                 self.hear(channel)
 
@@ -105,7 +109,8 @@ class _Pool:
         except (EOFError, OSError):
             del self.busy[channel]
             process.join()
-            self.failed(number, f"its worker process died ({_end(process.exitcode)})")
+            if not self.stopping:
+                self.failed(number, f"its worker process died ({_end(process.exitcode)})")
             if self.waiting:
                 self.start_worker()
             return
@@ -126,10 +131,10 @@ class _Pool:
         self.tell(Event(number, "again" if self.chances[number] else "failed", reason=reason))
 
     def end(self) -> None:
-        """At once where one is still busy: we were interrupted."""
+        """At once where one is still busy: we were interrupted, and not for the first time."""
         for process in self.started:
             if self.busy:
-                process.terminate()
+                process.kill()
             process.join()
 
 
@@ -151,14 +156,19 @@ def _end(code: int | None) -> str:
     return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
 
 
-def _work(channel: Connection[Any, Any], attempt: Attempt[Any], threads: int) -> None:
-    """A worker's life: jobs until there are none, or until its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
+def _work(channel: Connection[Any, Any], threads: int) -> None:
+    """A worker's life: jobs until there are none, it is asked to stop, or its parent is gone."""
+    stop = Stop()
+    signal.signal(signal.SIGTERM, stop.note)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which tells us
     _die_with_parent()
     torch.set_num_threads(threads)
-    while (given := channel.recv()) is not None:
-        reason = attempt(given[0], lambda progress: channel.send(("progress", progress)))
-        channel.send(("ended", reason))
+    with contextlib.suppress(Interrupted):  # the parent hears of our end
+        while not stop() and (job := channel.recv()) is not None:
+            reason = attempt(job, lambda progress: channel.send(("progress", progress)), stop)
+            channel.send(("ended", reason))
+    if stop():
+        sys.exit(128 + stop())
 
 
 def _die_with_parent() -> None:

@@ -1,0 +1,166 @@
+"""A job: runs made side by side in this process, from their settings to their folders."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import platform
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from remanence.lock import locked
+from remanence.results import RunFolder, settings_hash
+from remanence.training.build import Settings, build_engine, build_run, read_dataset
+from remanence.training.checkpoint import Checkpoints, Shelf
+from remanence.training.engine import Engine
+from remanence.training.environment import environment
+from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
+
+
+class Job(NamedTuple):
+    """Runs to be made side by side: one on a CPU, several on a GPU."""
+
+    settings: Settings
+    seeds: tuple[int, ...]
+    out: str
+    resume: bool = False
+    """Go on from the last checkpoints, where there are any."""
+    checkpoint_every: float = 60.0
+    """Seconds."""
+
+
+def execute(
+    job: Job, tell: Callable[[Progress], None], stop: Callable[[], int] | None = None
+) -> None:
+    """Train and evaluate the runs of a job and write their folders.
+
+    `stop` is asked after every step; when it gives a signal's number, a checkpoint is written and
+    `Interrupted` raised. LockedError if another process is at work on one of the runs.
+    """
+    settings = job.settings
+    folders = {seed: settings.folder(Path(job.out), seed) for seed in job.seeds}
+    with contextlib.ExitStack() as held:
+        for folder in folders.values():
+            held.enter_context(locked(folder.path))
+        dataset, engine = read_dataset(settings), build_engine(settings)
+        runs = [build_run(settings, dataset, seed) for seed in job.seeds]
+        shelves = [shelf_of(settings, folders[run.seed], run.seed) for run in runs]
+        place = environment(settings.device)
+        kept = held.enter_context(Checkpoints(shelves, job.checkpoint_every, place))
+        if not (job.resume and kept.restore(runs)):
+            kept.clear()
+            for run in runs:
+                folders[run.seed].begin(settings.config(run.seed, run.stream))
+        else:
+            for run in runs:
+                folders[run.seed].reopen(settings.config(run.seed, run.stream))
+        _train(settings, runs, folders, engine, kept, tell, stop)
+        timing = {
+            "seconds": kept.seconds,
+            "resumed": kept.resumed,
+            "side_by_side": len(runs),
+            **place,
+            "python": platform.python_version(),
+            "host": platform.node(),
+        }
+        about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
+        for run in runs:
+            result = {**about, "data": run.stream.data, "seed": run.seed, **run.record.result()}
+            folders[run.seed].finish(run.learner, result, timing)
+        kept.clear()
+
+
+def shelf_of(settings: Settings, folder: RunFolder, seed: int) -> Shelf:
+    """Where the checkpoints of a run are."""
+    of = {"method": settings.method, "network": settings.network}
+    return Shelf(folder, {**of, "settings": settings_hash(settings.deciding()), "seed": seed})
+
+
+def _train(
+    settings: Settings,
+    runs: Sequence[Run],
+    folders: Mapping[int, RunFolder],
+    engine: Engine,
+    kept: Checkpoints,
+    tell: Callable[[Progress], None],
+    stop: Callable[[], int] | None,
+) -> None:
+    """Train the runs, noting in their folders how they fare."""
+    hooks = Hooks(
+        on_read=lambda run: _note_totals(folders[run.seed], run),
+        on_task=lambda run, task: _note_accuracies(folders[run.seed], run, task),
+        on_progress=tell,
+    )
+    resumable = all(task.resumable for run in runs for task in run.stream.tasks)
+    try:
+        train(
+            runs,
+            max_steps=settings.max_steps,
+            engine=engine,
+            hooks=hooks,
+            keeper=kept if resumable else None,
+            stop=stop,
+        )
+    except TrainingError as error:
+        kept.wait()
+        step = kept.shelves[0].latest_step()
+        if step is None:
+            raise
+        raise TrainingError(f"{error}; the checkpoint of step {step} is kept") from None
+    except torch.OutOfMemoryError as error:
+        raise TrainingError(
+            f"the GPU's memory does not hold {len(runs)} runs side by side; try a smaller "
+            f"--side-by-side ({str(error).splitlines()[0]})"
+        ) from None
+    except RuntimeError as error:
+        if "can't allocate memory" not in str(error):
+            raise
+        raise TrainingError(
+            "there is not enough memory for the run; try a smaller --buffer or network"
+        ) from None
+
+
+def _note_totals(folder: RunFolder, run: Run) -> None:
+    totals = {name: float(total) for name, total in run.learner.totals.items()}
+    folder.event("totals", step=run.step, **totals)
+
+
+def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
+    found = {name: rows[-1] for name, rows in run.record.class_il.items() if rows}
+    folder.event("evaluation", step=run.step, task=task, class_il=found)
+
+
+def attempt(job: Job, tell: Callable[[Progress], None], stop: Callable[[], int]) -> str | None:
+    """Make the runs of a job; returns why that failed, if it did."""
+    try:
+        execute(job, tell, stop)
+    except Exception as error:
+        if not isinstance(error, TrainingError | ValueError | OSError):
+            traceback.print_exc()  # in a user's own code, or ours: they will want to see where
+        return explain(error)
+    return None
+
+
+def explain(error: Exception) -> str:
+    """Why a job failed."""
+    if isinstance(error, OSError):
+        return _about_files(error)
+    if isinstance(error, TrainingError | ValueError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
+
+
+def _about_files(error: OSError) -> str:
+    """What the file system refused, and what to do."""
+    if error.filename is None:
+        return str(error)
+    if error.errno == errno.ENOENT:
+        return f"{error.filename} is not there any more: its folder was removed during the run"
+    return (
+        f"{error.filename}: {error.strerror}; when that is mended, --resume goes on from the last "
+        "checkpoint"
+    )
