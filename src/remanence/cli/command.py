@@ -17,19 +17,24 @@ from tyro.conf import subcommand
 from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
+from remanence.cli.reproduce import ReproduceOptions, reproduce
 from remanence.cli.run import RunOptions, run
 
 BAD_INPUT = 2
 
 Verb = (
     Annotated[RunOptions, subcommand("run")]
+    | Annotated[ReproduceOptions, subcommand("reproduce")]
     | Annotated[DemoOptions, subcommand("demo")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
 
 
-def parse(argv: list[str] | None = None) -> RunOptions | DemoOptions | ListOptions | DataOptions:
+Options = RunOptions | ReproduceOptions | DemoOptions | ListOptions | DataOptions
+
+
+def parse(argv: list[str] | None = None) -> Options:
     """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
     complaint = io.StringIO()
     try:
@@ -67,6 +72,8 @@ def main(argv: list[str] | None = None) -> int:
         match options := parse(argv):
             case RunOptions():
                 return run(options)
+            case ReproduceOptions():
+                return reproduce(options)
             case DemoOptions():
                 return demo(options)
             case ListOptions():

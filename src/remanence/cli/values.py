@@ -54,6 +54,13 @@ Switch = Annotated[bool, arg(help_behavior_hint="")]
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 
 
+def cores() -> int:
+    """How many this process may use; fewer than the machine has under a batch system."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def at_least_one(flag: str, value: int) -> int:
     """The value of a flag that counts something. ValueError below 1."""
     if value < 1:

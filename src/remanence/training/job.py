@@ -138,14 +138,20 @@ def attempt(job: Job, tell: Callable[[Progress], None], stop: Callable[[], int])
     """Make the runs of a job; returns why that failed, if it did."""
     try:
         execute(job, tell, stop)
-    except (TrainingError, ValueError) as error:
-        return str(error)
-    except OSError as error:
-        return _about_files(error)
-    except Exception as error:  # in a user's own code, or ours: they will want to see where
-        traceback.print_exc()
-        return f"{type(error).__name__}: {error}"
+    except Exception as error:
+        if not isinstance(error, TrainingError | ValueError | OSError):
+            traceback.print_exc()  # in a user's own code, or ours: they will want to see where
+        return explain(error)
     return None
+
+
+def explain(error: Exception) -> str:
+    """Why a job failed."""
+    if isinstance(error, OSError):
+        return _about_files(error)
+    if isinstance(error, TrainingError | ValueError):
+        return str(error)
+    return f"{type(error).__name__}: {error}"
 
 
 def _about_files(error: OSError) -> str:

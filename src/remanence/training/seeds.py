@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,9 +17,12 @@ from remanence.training.build import Settings
 from remanence.training.job import Job as Job
 from remanence.training.job import attempt, shelf_of
 from remanence.training.job import execute as execute
-from remanence.training.loop import Interrupted, Position
+from remanence.training.loop import Interrupted, Position, Progress
 from remanence.training.signals import Stop, noticed
-from remanence.training.workers import Tell, in_workers
+from remanence.training.workers import Event, in_workers
+
+Tell = Callable[[int, Progress], None]
+"""Called with a seed and where its run stands."""
 
 _log = logging.getLogger(__name__)
 
@@ -52,15 +55,13 @@ def make_runs(
     With `resume` they go on from their last checkpoints, `checkpoint_every` seconds apart.
     """
     folders = {seed: settings.folder(out, seed) for seed in seeds}
-    missing = [seed for seed in seeds if again or not _usable(folders[seed])]
+    missing = [seed for seed in seeds if again or not usable(folders[seed])]
     for seed, folder in folders.items():
         if seed in missing:
             refuse_if_locked(folder.path)
         else:  # a process may have been killed between the run's last file and this
             shelf_of(settings, folder, seed).clear()
-    width = side_by_side if settings.device != "cpu" else 1
-    groups = _groups(settings, folders, missing, width, resume)
-    jobs = [Job(settings, group, str(out), resume, checkpoint_every) for group in groups]
+    jobs = jobs_for(settings, missing, out, resume, checkpoint_every, side_by_side)
     failed = execute_all(jobs, workers=workers, threads=threads, tell=tell)
     done = {seed: folder for seed, folder in folders.items() if seed not in failed}
     return Outcome(done, failed, len(seeds) - len(missing))
@@ -91,7 +92,22 @@ def made_from_other_data(settings: Settings, out: Path) -> dict[Path, str]:
     return found
 
 
-def _usable(folder: RunFolder) -> bool:
+def jobs_for(
+    settings: Settings,
+    seeds: Sequence[int],
+    out: Path,
+    resume: bool,
+    checkpoint_every: float,
+    side_by_side: int,
+) -> list[Job]:
+    """The seeds as jobs: one each on a CPU; on a GPU, groups that can go on together."""
+    width = side_by_side if settings.device != "cpu" else 1
+    folders = {seed: settings.folder(out, seed) for seed in seeds}
+    groups = _groups(settings, folders, seeds, width, resume)
+    return [Job(settings, group, str(out), resume, checkpoint_every) for group in groups]
+
+
+def usable(folder: RunFolder) -> bool:
     """Whether the run is finished, and what the summary reads of it as it was written."""
     if not folder.complete:
         return False
@@ -138,11 +154,27 @@ def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) 
     """
     with noticed() as stop:
         if min(workers, len(jobs)) > 1:
-            failed = in_workers(jobs, min(workers, len(jobs)), threads, tell, stop)
+            failed = _at_once(jobs, workers, threads, tell, stop)
         else:
             failed = _in_turn(jobs, threads, tell, stop)
     if stop():
         raise Interrupted(stop())
+    return failed
+
+
+def _at_once(
+    jobs: Sequence[Job], workers: int, threads: int, tell: Tell, stop: Stop
+) -> dict[int, str]:
+    failed: dict[int, str] = {}
+
+    def note(event: Event) -> None:
+        seeds = jobs[event.number].seeds
+        if event.progress is not None:
+            tell(seeds[0], event.progress)
+        if event.kind == "failed":
+            failed.update(dict.fromkeys(seeds, event.reason))
+
+    in_workers(jobs, workers=workers, threads=threads, tell=note, stop=stop)
     return failed
 
 

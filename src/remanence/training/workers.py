@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -20,76 +20,122 @@ from remanence.training.job import Job, attempt
 from remanence.training.loop import Interrupted, Progress
 from remanence.training.signals import Stop
 
-Tell = Callable[[int, Progress], None]
-"""Called with a seed and where its run stands."""
+
+class Event(NamedTuple):
+    """What happened to a job."""
+
+    number: int
+    """Its place among the jobs."""
+    kind: Literal["begun", "progress", "done", "again", "failed"]
+    """again: it failed and will be tried again."""
+    progress: Progress | None = None
+    reason: str = ""
+    """Why it failed."""
+
+
+Tell = Callable[[Event], None]
 
 
 def in_workers(
-    jobs: Sequence[Job], workers: int, threads: int, tell: Tell, stop: Stop
-) -> dict[int, str]:
-    """Make all runs, `workers` jobs at a time; returns seed → what failed.
+    jobs: Sequence[Job],
+    *,
+    workers: int,
+    threads: int,
+    retries: int = 0,
+    tell: Tell,
+    stop: Stop,
+) -> None:
+    """Do all jobs, `workers` at a time, each with `threads` threads.
 
-    When `stop` says so no job is begun any more, and those under way write a checkpoint and end.
+    A job that fails, or whose worker dies, is tried again after all others, `retries` times. When
+    `stop` says so no job is begun any more, and those under way write a checkpoint and end.
     """
-    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's thread pools
-    waiting = list(reversed(jobs))
-    failed: dict[int, str] = {}
-    busy: dict[Connection[Any, Any], tuple[BaseProcess, Job]] = {}
-    started: list[BaseProcess] = []
+    pool = _Pool(jobs, threads, retries, tell, stop)
+    try:
+        for _ in range(min(workers, len(jobs))):
+            pool.start_worker()
+        pool.listen()
+    finally:
+        pool.end()
 
-    def start_worker() -> None:
-        ours, theirs = context.Pipe()
-        worker = context.Process(target=_work, args=(theirs, threads), daemon=True)
+
+class _Pool:
+    """The processes, what each is doing, and what is still to be done."""
+
+    def __init__(
+        self, jobs: Sequence[Job], threads: int, retries: int, tell: Tell, stop: Stop
+    ) -> None:
+        # A fork would inherit torch's thread pools.
+        self.context = multiprocessing.get_context("spawn")
+        self.jobs, self.threads, self.tell, self.stop = jobs, threads, tell, stop
+        self.stopping = False
+        self.waiting = list(reversed(range(len(jobs))))
+        self.chances = [1 + retries] * len(jobs)
+        self.busy: dict[Connection[Any, Any], tuple[BaseProcess, int]] = {}
+        self.started: list[BaseProcess] = []
+
+    def start_worker(self) -> None:
+        ours, theirs = self.context.Pipe()
+        worker = self.context.Process(target=_work, args=(theirs, self.threads), daemon=True)
         with _without_ctrl_c():
             worker.start()
         theirs.close()
-        started.append(worker)
-        give_work(ours, worker)
+        self.started.append(worker)
+        self.give_work(ours, worker)
 
-    def give_work(channel: Connection[Any, Any], process: BaseProcess) -> None:
-        job = waiting.pop() if waiting else None
-        if job is not None:
-            busy[channel] = (process, job)
+    def give_work(self, channel: Connection[Any, Any], process: BaseProcess) -> None:
+        number = self.waiting.pop() if self.waiting else None
         with contextlib.suppress(BrokenPipeError):  # its end is noticed when it is listened to
-            channel.send(job)
+            channel.send(None if number is None else self.jobs[number])
+        if number is not None:
+            self.busy[channel] = (process, number)
+            self.tell(Event(number, "begun"))
 
-    try:
-        for _ in range(workers):
-            start_worker()
-        stopping = False
-        while busy:
-            if stop() and not stopping:
-                stopping = True
-                waiting.clear()
-                for worker in started:
+    def listen(self) -> None:
+        while self.busy:
+            if self.stop() and not self.stopping:
+                self.stopping = True
+                self.waiting.clear()
+                for worker in self.started:
                     worker.terminate()  # it finishes its step and writes a checkpoint
-            for channel in wait(list(busy), timeout=0.1):  # now and then, to hear of a stop
+            for channel in wait(list(self.busy), timeout=0.1):  # now and then, to hear of a stop
                 assert isinstance(channel, Connection)
-                process, job = busy[channel]
-                try:
-                    kind, content = channel.recv()
-                except (EOFError, OSError):
-                    del busy[channel]
-                    process.join()
-                    if not stopping:
-                        reason = f"its worker process died ({_end(process.exitcode)})"
-                        failed |= dict.fromkeys(job.seeds, reason)
-                    if waiting:
-                        start_worker()
-                    continue
-                if kind == "progress":
-                    tell(job.seeds[0], content)
-                    continue
-                if kind == "failed":
-                    failed |= dict.fromkeys(job.seeds, content)
-                del busy[channel]
-                give_work(channel, process)
-    finally:
-        for process in started:
-            if busy:
+                self.hear(channel)
+
+    def hear(self, channel: Connection[Any, Any]) -> None:
+        process, number = self.busy[channel]
+        try:
+            kind, content = channel.recv()
+        except (EOFError, OSError):
+            del self.busy[channel]
+            process.join()
+            if not self.stopping:
+                self.failed(number, f"its worker process died ({_end(process.exitcode)})")
+            if self.waiting:
+                self.start_worker()
+            return
+        if kind == "progress":
+            self.tell(Event(number, "progress", progress=content))
+            return
+        del self.busy[channel]
+        if content is None:
+            self.tell(Event(number, "done"))
+        else:
+            self.failed(number, content)
+        self.give_work(channel, process)
+
+    def failed(self, number: int, reason: str) -> None:
+        self.chances[number] -= 1
+        if self.chances[number]:
+            self.waiting.insert(0, number)
+        self.tell(Event(number, "again" if self.chances[number] else "failed", reason=reason))
+
+    def end(self) -> None:
+        """At once where one is still busy: we were interrupted, and not for the first time."""
+        for process in self.started:
+            if self.busy:
                 process.kill()
             process.join()
-    return failed
 
 
 @contextlib.contextmanager
@@ -120,7 +166,7 @@ def _work(channel: Connection[Any, Any], threads: int) -> None:
     with contextlib.suppress(Interrupted):  # the parent hears of our end
         while not stop() and (job := channel.recv()) is not None:
             reason = attempt(job, lambda progress: channel.send(("progress", progress)), stop)
-            channel.send(("done", None) if reason is None else ("failed", reason))
+            channel.send(("ended", reason))
     if stop():
         sys.exit(128 + stop())
 
