@@ -126,12 +126,15 @@ def _analysis(
     place = None if data_root is None else str(data_root)
     its = replace(settings_of(config), device=device, data_root=place)
     stream = _stream(its, config)
-    seen = [i for i, test in enumerate(stream.tests) if test.since <= len(result["moments"]) - 2]
+    learned = len(result["moments"]) - 1  # tasks; the first moment is before training
+    seen = [i for i, test in enumerate(stream.tests) if test.since < learned]
     if not seen:
-        raise ValueError(f"{run.path}: its stream has no tests to analyse it with")
+        raise ValueError("its stream has no tests to analyse it with")
     tests = [stream.tests[i] for i in seen]
     batch = int(its.values["batch"])
-    trained = training_samples(stream, settings.samples, batch=batch, seed=settings.seed)
+    trained = training_samples(
+        stream.tasks[:learned], settings.samples, batch=batch, seed=settings.seed
+    ).to(device)
     scores, predictors = {}, {}
     for name, predictor in learner.predictors().items():
         found = ask(predictor, tests)
@@ -145,7 +148,7 @@ def _analysis(
             "flatness": asdict(
                 flatness(
                     predictor,
-                    trained.to(device),
+                    trained,
                     sigmas=settings.sigmas,
                     draws=settings.draws,
                     noise=generator(settings.seed, "weight noise"),
@@ -179,6 +182,6 @@ def _verify(run: RunFolder, predictor: str, found: Sequence[float], noted: Seque
     for now, then in zip(found, noted, strict=True):
         if abs(now - then) > TOLERANCE[precision]:
             raise ValueError(
-                f"{run.path}: {predictor} scores {now:.2f} % where result.json has {then:.2f} %; "
+                f"{predictor} scores {now:.2f} % where result.json has {then:.2f} %; "
                 "its saved networks are not those that were evaluated: train the run again"
             )
