@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 
 from remanence.lock import locked
+from remanence.memory.episodic import EpisodicMemory
 from remanence.results import RunFolder, settings_hash
 from remanence.training.build import Settings, build_engine, build_run, read_dataset
 from remanence.training.checkpoint import Checkpoints, Shelf
@@ -70,6 +71,8 @@ def execute(
         about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
         for run in runs:
             result = {**about, "data": run.stream.data, "seed": run.seed, **run.record.result()}
+            for name, content in run.learner.histograms().items():
+                folders[run.seed].event(name, step=run.step, **content)
             folders[run.seed].finish(run.learner, result, timing)
         kept.clear()
 
@@ -125,8 +128,10 @@ def _train(
 
 
 def _note_totals(folder: RunFolder, run: Run) -> None:
-    totals = {name: float(total) for name, total in run.learner.totals.items()}
-    folder.event("totals", step=run.step, **totals)
+    folder.event("totals", step=run.step, **run.learner.readings())
+    memory = getattr(run.learner, "memory", None)
+    if isinstance(memory, EpisodicMemory):
+        folder.event("memory", step=run.step, classes=memory.class_counts(run.stream.classes))
 
 
 def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
