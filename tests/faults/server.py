@@ -7,6 +7,7 @@ pid to wait for, answered with its status. Until it was waited for a pid is not 
 
 from __future__ import annotations
 
+import importlib
 import json
 import mmap
 import os
@@ -88,10 +89,16 @@ def serve() -> None:
     """Answer the lines of stdin."""
     import torch
 
-    import remanence.cli
-    import remanence.training.seeds  # noqa: F401  loaded here once for all children
+    from remanence.cli import parse
+    from remanence.training.build import build_run, read_dataset
+    from remanence.training.plan import plan
 
     torch.set_num_threads(1)
+    for module in ("remanence.display", "remanence.training.seeds", "rich.console", "quadprog"):
+        importlib.import_module(module)
+    parse(["run"])
+    settings = plan("s-mnist", "gem", dataset="mnist5k")
+    build_run(settings, read_dataset(settings), 0)  # torch loads half of itself only now
     for line in sys.stdin:
         order = json.loads(line)
         if isinstance(order, int):

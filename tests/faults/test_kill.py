@@ -39,8 +39,8 @@ class Fate(NamedTuple):
 def flags(stream: str, method: str) -> list[str]:
     epochs = str(EPOCHS.get(method, 1))
     return [
-        *(stream, "--method", method, "--dataset", "mnist5k", "--epochs", epochs, "--workers", "1"),
-        *("--checkpoint-every", str(EVERY), "--quiet", "--json"),
+        *(stream, "--method", method, "--dataset", "mnist5k", "--epochs", epochs, "--batch", "10"),
+        *("--workers", "1", "--checkpoint-every", str(EVERY), "--quiet", "--json"),
     ]
 
 
