@@ -20,7 +20,7 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def count() -> Count:
     """Add to what is shown at the end."""
 
