@@ -17,7 +17,7 @@ from remanence.cli import main
 from .conftest import Count
 
 PAGE = 4096
-WARM_UP = 4000
+WARM_UP = 2000
 """Batches until the allocator has what it needs: a megabyte or two."""
 
 
@@ -39,7 +39,8 @@ def growth(batches: int) -> tuple[int, int]:
     for batch in supply(WARM_UP):
         learner.observe(batch.images, batch.labels)
     gc.collect()
-    before, objects = resident(), len(gc.get_objects())
+    objects = len(gc.get_objects())  # a list of megabytes itself, so made first
+    before = resident()
     for batch in supply(batches):
         learner.observe(batch.images, batch.labels)
     gc.collect()
