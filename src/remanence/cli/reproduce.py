@@ -226,6 +226,7 @@ def _show_plan(plan: Plan, standing: Standing) -> None:
     from rich.table import Table
 
     from remanence.display import clock_time
+    from remanence.grid.speeds import duration
 
     table = Table(title=plan.grid.title)
     for name in ("setting", "complete", "half done", "to do", "each run"):
@@ -238,11 +239,15 @@ def _show_plan(plan: Plan, standing: Standing) -> None:
             *(str(count or "–") for count in counts),
             "unknown" if seconds is None else clock_time(seconds),
         )
-    console, left = Console(), standing.seconds_left()
+    console, expected = Console(), standing.expected()
     console.print(table)
+    known = [seconds for seconds in expected if seconds is not None]
+    unknown = len(expected) - len(known)
+    time = f"about {clock_time(duration(known, standing.width))}" if known else "time unknown"
+    rest = f", and {unknown} of which nothing is known" if known and unknown else ""
     console.print(
         f"{standing.total - standing.done} of {standing.total} runs to do, {standing.width} at a "
-        f"time: {'time unknown' if left is None else f'about {clock_time(left)}'}",
+        f"time: {time}{rest}",
         highlight=False,
     )
 

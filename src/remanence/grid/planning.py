@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from remanence import catalog
-from remanence.data import locate
+from remanence.data import DATASETS, locate
 from remanence.grid.speeds import Speeds
 from remanence.grid.tables import Cell, Grid
 from remanence.results import RunFolder
@@ -40,7 +40,7 @@ class Plan:
     out: Path
     entries: list[Entry]
     skipped: list[str]
-    """A sentence for each stream that was left out."""
+    """What was left out and why, a sentence each."""
 
     def folder(self, entry: Entry, seed: int) -> RunFolder:
         """Where the run of this seed is, or will be."""
@@ -82,15 +82,17 @@ def plan_grid(grid: Grid, seeds: Sequence[int], out: Path, **how: Any) -> Plan:
     `how` goes to `training.plan`. ValueError where a cell cannot be run, or none has its data.
     """
     dataset, root = how.pop("dataset", None), how.get("data_root")
-    lacking = {
-        stream: reason
-        for stream in dict.fromkeys(cell.stream for cell in grid.cells)
-        if (reason := _lacking(stream, dataset, root))
-    }
-    skipped = [f"{stream} is left out: {reason}" for stream, reason in lacking.items()]
-    there = [cell for cell in grid.cells if cell.stream not in lacking]
+    if dataset is not None and dataset not in DATASETS:
+        raise ValueError(f"no dataset is called {dataset!r}; there are {', '.join(DATASETS)}")
+    lacking: dict[str, list[str]] = {}
+    for stream in dict.fromkeys(cell.stream for cell in grid.cells):
+        if reason := _lacking(stream, dataset, root):
+            lacking.setdefault(reason, []).append(stream)
+    absent = {stream for streams in lacking.values() for stream in streams}
+    reasons = [f"{reason} for {', '.join(streams)}" for reason, streams in lacking.items()]
+    there = [cell for cell in grid.cells if cell.stream not in absent]
     if not there:
-        raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(skipped)}")
+        raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(reasons)}")
     entries: dict[str, Entry] = {}
     for cell in there:
         try:
@@ -99,16 +101,16 @@ def plan_grid(grid: Grid, seeds: Sequence[int], out: Path, **how: Any) -> Plan:
             raise ValueError(f"{cell}: {error}") from None
         # Cells may come to the same setting, one of them by naming what is published anyway.
         entries.setdefault(str(entry.settings.folder(out, 0).path), entry)
-    return Plan(grid, seeds, out, list(entries.values()), skipped)
+    return Plan(grid, seeds, out, list(entries.values()), [f"left out: {r}" for r in reasons])
 
 
 def _lacking(stream: str, dataset: str | None, root: Path | None) -> str | None:
-    """Why the stream has no data to be made from; None if it has, or brings its own."""
+    """What the stream has no data from; None if it has its data, or brings it."""
     entry = catalog.STREAMS.get(stream)
     if entry is None:
         return None
     if dataset is not None and dataset not in entry.datasets:
-        return f"it is made from {' or '.join(entry.datasets)}, not from {dataset}"
+        return f"not {dataset} but {' or '.join(entry.datasets)} is needed"
     name = dataset or entry.datasets[0]
     if locate(name, root) is None:
         where = "" if root is None else f" in {root}"

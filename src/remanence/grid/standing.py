@@ -101,17 +101,17 @@ class Standing:
         return self.before + self.runs("done")
 
     def seconds_left(self) -> float | None:
-        """Until all is done; None while nothing is known."""
-        left = [
-            self._expected(course)
-            for course in self.courses
-            if course.state in ("waiting", "running")
-        ]
+        """Until all is done, jobs of which nothing is known taken for typical; None if none is."""
+        left = self.expected()
         known = [seconds for seconds in left if seconds is not None]
         if not known:
             return None if left else 0.0
         typical = fmean(known)
         return duration([typical if s is None else s for s in left], self.width)
+
+    def expected(self) -> list[float | None]:
+        """Seconds left of every job that is not done; None where nothing is known of it."""
+        return [self._expected(c) for c in self.courses if c.state in ("waiting", "running")]
 
     def _expected(self, course: Course) -> float | None:
         now = self.clock()
