@@ -256,6 +256,14 @@ def test_ctrl_c_says_how_to_go_on(module: Write, here: Path) -> None:
             "gem on mnist-360, buffer 200: GEM must be told where tasks end, and mnist-360 has no",
         ),
         ("table2 --dataset mnist5k --address a:1", "--address names a Ray cluster; add --engine r"),
+        (
+            "table2 --dataset mnist5k --engine ray --address 127.0.0.1:1",
+            "no Ray cluster answers at 127.0.0.1:1 ([Errno 111] Connection refused); start one",
+        ),
+        (
+            "table2 --engine ray --address ray://head:1",
+            "--address is 'ray://head:1'; expected HOST",
+        ),
         ("table2 --engine ray --workers 2", "--workers counts processes of this machine; Ray pla"),
     ],
 )

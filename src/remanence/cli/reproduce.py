@@ -249,6 +249,7 @@ def _show_plan(plan: Plan, standing: Standing) -> None:
         f"{standing.total - standing.done} of {standing.total} runs to do, {standing.width} at a "
         f"time: {time}{rest}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -111,13 +111,20 @@ class Standing:
 
     def expected(self) -> list[float | None]:
         """Seconds left of every job that is not done; None where nothing is known of it."""
-        return [self._expected(c) for c in self.courses if c.state in ("waiting", "running")]
+        entries = {id(course.entry): course.entry for course in self.courses}
+        seconds = {
+            key: self.speeds.seconds(entry.settings, entry.steps) for key, entry in entries.items()
+        }
+        return [
+            self._expected(course, seconds[id(course.entry)])
+            for course in self.courses
+            if course.state in ("waiting", "running")
+        ]
 
-    def _expected(self, course: Course) -> float | None:
+    def _expected(self, course: Course, seconds: float | None) -> float | None:
         now = self.clock()
         if course.state == "running" and (left := course.seconds_left(now)) is not None:
             return left
-        seconds = self.speeds.seconds(course.entry.settings, course.entry.steps)
         if seconds is None:
             return None
         spent = now - course.begun if course.state == "running" else 0.0
