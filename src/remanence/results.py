@@ -108,7 +108,10 @@ class RunFolder:
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
         if expected is not None and found != expected:
-            raise DamagedError(f"{path} was altered after the run had written it")
+            raise DamagedError(
+                f"{path} was altered after the run had written it; make the run again, or remove "
+                "manifest.json to take it as it is"
+            )
 
     def read(self, name: str) -> dict[str, Any]:
         """One of the JSON files. ValueError if it is missing, or not as it was written."""

@@ -287,5 +287,6 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(
             f"{run.path / 'config.json'} is not a run's configuration: {error}"
         ) from None
+    run.check("learner.safetensors")
     learner.load(run.path / "learner.safetensors")
     return learner

@@ -115,7 +115,7 @@ def usable(folder: RunFolder) -> bool:
         for name in ("config.json", "result.json"):
             folder.check(name)
     except DamagedError as error:
-        _log.warning("%s; the run is made again", error)
+        _log.warning("%s (it is made again now)", error)
         return False
     return True
 
