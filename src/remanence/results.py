@@ -9,6 +9,7 @@ RUNS/<stream>/<method>[-<buffer>]-<8 hex>/seed-<n>/
     events.jsonl           one line per evaluation and per look at the counters
     manifest.json          the checksums of all these, so that an altered file is noticed
     checkpoints/           while the run is not finished: see training/checkpoint.py
+    analysis.json          what `remanence analyze` found
 """
 
 from __future__ import annotations
@@ -67,7 +68,7 @@ class RunFolder:
         for folder in (self.path, self.path / "models"):
             for part in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
                 part.unlink(missing_ok=True)
-        for name in ("result.json", "manifest.json"):
+        for name in ("result.json", "manifest.json", "analysis.json"):
             (self.path / name).unlink(missing_ok=True)
         write_json(self.path / "config.json", config)
 

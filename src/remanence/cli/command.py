@@ -14,6 +14,7 @@ from typing import Annotated, NoReturn
 import tyro
 from tyro.conf import subcommand
 
+from remanence.cli.analyze import AnalyzeOptions, analyze
 from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
@@ -26,12 +27,13 @@ Verb = (
     Annotated[RunOptions, subcommand("run")]
     | Annotated[ReproduceOptions, subcommand("reproduce")]
     | Annotated[DemoOptions, subcommand("demo")]
+    | Annotated[AnalyzeOptions, subcommand("analyze")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
 
 
-Options = RunOptions | ReproduceOptions | DemoOptions | ListOptions | DataOptions
+Options = RunOptions | ReproduceOptions | DemoOptions | AnalyzeOptions | ListOptions | DataOptions
 
 
 def parse(argv: list[str] | None = None) -> Options:
@@ -76,6 +78,8 @@ def main(argv: list[str] | None = None) -> int:
                 return reproduce(options)
             case DemoOptions():
                 return demo(options)
+            case AnalyzeOptions():
+                return analyze(options)
             case ListOptions():
                 return show_list(options)
             case DataOptions(FetchOptions() as what):

@@ -75,7 +75,7 @@ def above_zero(flag: str, value: float) -> float:
     return value
 
 
-def writable(folder: Path) -> None:
+def writable(folder: Path, flag: str = "--out") -> None:
     """Find out before hours of training whether their results can be kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -83,4 +83,4 @@ def writable(folder: Path) -> None:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ValueError(f"--out {folder} cannot be written: {error.strerror}") from None
+        raise ValueError(f"{flag} {folder} cannot be written: {error.strerror}") from None

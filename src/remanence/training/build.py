@@ -50,6 +50,8 @@ class Settings:
     engine: str = "eager"
     deterministic: bool = False
     """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
+    update: str = "coin"
+    """clser, mean-er: when the semantic memories are updated, by a coin or at regular steps."""
     data_root: str | None = None
     notes: tuple[str, ...] = ()
     """What was substituted or assumed, a sentence each."""
@@ -57,8 +59,11 @@ class Settings:
     """Whether all of it is as published, so that the paper's figure may stand beside the result."""
 
     def deciding(self) -> dict[str, Any]:
-        """What the hash covers."""
-        return {k: v for k, v in asdict(self).items() if k not in _REMARKS}
+        """What the hash covers. An option that came later is left out where it is not used."""
+        fields = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
+        if self.update == "coin":
+            del fields["update"]
+        return fields
 
     def config(self, seed: int, stream: Stream) -> dict[str, Any]:
         """The content of `config.json`."""
@@ -104,6 +109,14 @@ def build_stream(settings: Settings, dataset: Dataset | None, seed: int) -> Stre
     return catalog.build_stream(settings.stream, dataset, stream_seed)
 
 
+def stream_of_run(settings: Settings, dataset: Dataset | None, seed: int) -> Stream:
+    """The stream as the run's method sees it: an upper bound has all tasks joined."""
+    stream = build_stream(settings, dataset, seed)
+    if joined(settings.method):
+        return stream.joined(int(settings.values["batch"]), generator(seed, "collection"))
+    return stream
+
+
 def own_stream(reference: str) -> Stream:
     """The stream that a user's module:function returns."""
     stream = catalog.find_object(reference, "stream")
@@ -120,10 +133,8 @@ def own_stream(reference: str) -> Stream:
 
 def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
     """Stream, network and learner of one seed, ready to train."""
-    stream = build_stream(settings, dataset, seed)
+    stream = stream_of_run(settings, dataset, seed)
     batch, epochs = (int(settings.values[key]) for key in TRAINING_KEYS)
-    if _joined(settings.method):
-        stream = stream.joined(batch, generator(seed, "collection"))
     learner = build_learner(settings, inputs_of(stream), seed)
     run = Run(learner, stream, batch, epochs, seed)
     _check_samples(settings, stream, batch)
@@ -201,6 +212,8 @@ def build_learner(settings: Settings, inputs: Inputs, seed: int) -> Learner:
     }
     if settings.buffer is not None:
         arguments["buffer_size"] = settings.buffer
+    if settings.update != "coin":
+        arguments["update"] = settings.update
     if "tasks" in accepted(learner):
         arguments["tasks"] = inputs.tasks
     return learner(
@@ -258,9 +271,16 @@ def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _joined(method: str) -> bool:
+def joined(method: str) -> bool:
+    """Whether a method trains on all tasks' data at once."""
     known = catalog.METHODS.get(method)
     return known is not None and known.joined
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings that a run's `config.json` holds; where its data lay is not among them."""
+    fields = {name: config[name] for name in Settings.__dataclass_fields__ if name in config}
+    return Settings(**fields)
 
 
 def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
@@ -273,8 +293,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
     config = run.read("config.json")
     run.read("result.json")
     try:
-        fields = {name: config[name] for name in Settings.__dataclass_fields__ if name in config}
-        settings = replace(Settings(**fields), device=device)
+        settings = replace(settings_of(config), device=device)
         shape, classes = tuple(config["shape"]), int(config["classes"])
         entry = catalog.STREAMS.get(settings.stream)
         if entry is None:

@@ -6,15 +6,23 @@ import contextlib
 import errno
 import platform
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
 from remanence.lock import locked
+from remanence.memory.episodic import EpisodicMemory
 from remanence.results import RunFolder, settings_hash
-from remanence.training.build import Settings, build_engine, build_run, read_dataset
+from remanence.training.build import (
+    TRAINING_KEYS,
+    Settings,
+    build_engine,
+    build_run,
+    joined,
+    read_dataset,
+)
 from remanence.training.checkpoint import Checkpoints, Shelf
 from remanence.training.engine import Engine
 from remanence.training.environment import environment
@@ -31,6 +39,24 @@ class Job(NamedTuple):
     """Go on from the last checkpoints, where there are any."""
     checkpoint_every: float = 60.0
     """Seconds."""
+    beside: tuple[tuple[Settings, int], ...] = ()
+    """Settings and seeds of further runs; their streams have as many steps (`together`)."""
+
+    @property
+    def members(self) -> list[tuple[Settings, int]]:
+        """Settings and seed of each run."""
+        return [*((self.settings, seed) for seed in self.seeds), *self.beside]
+
+
+def together(one: Settings, other: Settings) -> bool:
+    """Whether runs with these settings can take their steps side by side in one process."""
+    shared = ("stream", "dataset", "data_checksum", "stream_seed", "validation", "max_steps")
+    same = (*shared, "device", "precision", "engine", "deterministic", "data_root")
+    return (
+        all(getattr(one, name) == getattr(other, name) for name in same)
+        and all(one.values[key] == other.values[key] for key in TRAINING_KEYS)
+        and joined(one.method) == joined(other.method)
+    )
 
 
 def execute(
@@ -41,24 +67,26 @@ def execute(
     `stop` is asked after every step; when it gives a signal's number, a checkpoint is written and
     `Interrupted` raised. LockedError if another process is at work on one of the runs.
     """
-    settings = job.settings
-    folders = {seed: settings.folder(Path(job.out), seed) for seed in job.seeds}
+    settings = job.settings  # of all members, as far as data and engine go
+    folders = [member.folder(Path(job.out), seed) for member, seed in job.members]
     with contextlib.ExitStack() as held:
-        for folder in folders.values():
+        for folder in folders:
             held.enter_context(locked(folder.path))
         dataset, engine = read_dataset(settings), build_engine(settings)
-        runs = [build_run(settings, dataset, seed) for seed in job.seeds]
-        shelves = [shelf_of(settings, folders[run.seed], run.seed) for run in runs]
+        runs = [build_run(member, dataset, seed) for member, seed in job.members]
+        shelves = [
+            shelf_of(member, folder, seed)
+            for (member, seed), folder in zip(job.members, folders, strict=True)
+        ]
         place = environment(settings.device)
         kept = held.enter_context(Checkpoints(shelves, job.checkpoint_every, place))
-        if not (job.resume and kept.restore(runs)):
+        resumed = job.resume and kept.restore(runs)
+        if not resumed:
             kept.clear()
-            for run in runs:
-                folders[run.seed].begin(settings.config(run.seed, run.stream))
-        else:
-            for run in runs:
-                folders[run.seed].reopen(settings.config(run.seed, run.stream))
-        _train(settings, runs, folders, engine, kept, tell, stop)
+        for (member, seed), folder, run in zip(job.members, folders, runs, strict=True):
+            config = member.config(seed, run.stream)
+            folder.reopen(config) if resumed else folder.begin(config)
+        _train(settings, dict(zip(runs, folders, strict=True)), engine, kept, tell, stop)
         timing = {
             "seconds": kept.seconds,
             "resumed": kept.resumed,
@@ -67,10 +95,12 @@ def execute(
             "python": platform.python_version(),
             "host": platform.node(),
         }
-        about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
-        for run in runs:
-            result = {**about, "data": run.stream.data, "seed": run.seed, **run.record.result()}
-            folders[run.seed].finish(run.learner, result, timing)
+        for (member, seed), folder, run in zip(job.members, folders, runs, strict=True):
+            about = {"stream": member.stream, "method": member.method, "buffer": member.buffer}
+            result = {**about, "data": run.stream.data, "seed": seed, **run.record.result()}
+            for name, content in run.learner.histograms().items():
+                folder.event(name, step=run.step, **content)
+            folder.finish(run.learner, result, timing)
         kept.clear()
 
 
@@ -82,17 +112,17 @@ def shelf_of(settings: Settings, folder: RunFolder, seed: int) -> Shelf:
 
 def _train(
     settings: Settings,
-    runs: Sequence[Run],
-    folders: Mapping[int, RunFolder],
+    folders: Mapping[Run, RunFolder],
     engine: Engine,
     kept: Checkpoints,
     tell: Callable[[Progress], None],
     stop: Callable[[], int] | None,
 ) -> None:
     """Train the runs, noting in their folders how they fare."""
+    runs = list(folders)
     hooks = Hooks(
-        on_read=lambda run: _note_totals(folders[run.seed], run),
-        on_task=lambda run, task: _note_accuracies(folders[run.seed], run, task),
+        on_read=lambda run: _note_totals(folders[run], run),
+        on_task=lambda run, task: _note_accuracies(folders[run], run, task),
         on_progress=tell,
     )
     resumable = all(task.resumable for run in runs for task in run.stream.tasks)
@@ -125,8 +155,10 @@ def _train(
 
 
 def _note_totals(folder: RunFolder, run: Run) -> None:
-    totals = {name: float(total) for name, total in run.learner.totals.items()}
-    folder.event("totals", step=run.step, **totals)
+    folder.event("totals", step=run.step, **run.learner.readings())
+    memory = getattr(run.learner, "memory", None)
+    if isinstance(memory, EpisodicMemory):
+        folder.event("memory", step=run.step, classes=memory.class_counts(run.stream.classes))
 
 
 def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
