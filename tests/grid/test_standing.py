@@ -51,7 +51,7 @@ def progress(step: int, seconds: float, since: int = 0) -> Progress:
 def finish(state: Standing, number: int, seconds: float) -> None:
     """Write what a finished run leaves."""
     course = state.courses[number]
-    path = state.plan.folder(course.entry, course.job.seeds[0]).path
+    path = state.plan.folder(*course.runs[0]).path
     path.mkdir(parents=True)
     (path / "timing.json").write_text(json.dumps({"seconds": seconds, "side_by_side": 1}))
     (path / "result.json").write_text(json.dumps({"steps": STEPS}))

@@ -9,7 +9,7 @@ from typing import Any
 
 from remanence import catalog
 from remanence.data import DATASETS, locate
-from remanence.grid.speeds import Speeds
+from remanence.grid.speeds import Speeds, note_run
 from remanence.grid.tables import Cell, Grid
 from remanence.results import RunFolder
 from remanence.training import Settings, plan
@@ -46,22 +46,20 @@ class Plan:
         """Where the run of this seed is, or will be."""
         return entry.settings.folder(self.out, seed)
 
-    def jobs(
-        self, speeds: Speeds, *, side_by_side: int, checkpoint_every: float
-    ) -> list[tuple[Entry, Job]]:
+    def jobs(self, speeds: Speeds, *, side_by_side: int, checkpoint_every: float) -> list[Job]:
         """What is left to do: the longest first, so that no worker is left alone at the end."""
-        jobs = []
-        for entry in self.entries:
-            seeds = (*entry.half_done, *entry.missing)
-            for job in jobs_for(
-                entry.settings, seeds, self.out, True, checkpoint_every, side_by_side
-            ):
-                jobs.append((entry, job))
+        members = [
+            (entry.settings, seed)
+            for part in ("half_done", "missing")
+            for entry in self.entries
+            for seed in getattr(entry, part)
+        ]
+        jobs = jobs_for(members, self.out, True, checkpoint_every, side_by_side)
+        steps = {id(entry.settings): entry.steps for entry in self.entries}
 
-        def longest_first(item: tuple[Entry, Job]) -> float:
-            entry, job = item
-            seconds = speeds.seconds(entry.settings, entry.steps)
-            return -float("inf") if seconds is None else -seconds * len(job.seeds)
+        def longest_first(job: Job) -> float:
+            parts = [speeds.seconds(member, steps[id(member)]) for member, _ in job.members]
+            return -sum(float("inf") if part is None else part for part in parts)
 
         return sorted(jobs, key=longest_first)
 
@@ -70,9 +68,7 @@ class Plan:
         speeds = Speeds()
         for entry in self.entries:
             for seed in entry.complete:
-                folder = self.folder(entry, seed)
-                timing, steps = folder.read("timing.json"), folder.read("result.json")["steps"]
-                speeds.note(entry.settings, steps, timing["seconds"] / timing["side_by_side"])
+                note_run(speeds, entry.settings, self.folder(entry, seed))
         return speeds
 
 

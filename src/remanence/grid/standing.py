@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from remanence.grid.planning import Entry, Plan
-from remanence.grid.speeds import Speeds, duration
+from remanence.grid.speeds import Speeds, duration, note_run
 from remanence.training import Progress
 from remanence.training.seeds import Job
 from remanence.training.workers import Event
@@ -18,8 +18,9 @@ from remanence.training.workers import Event
 class Course:
     """One job's way so far."""
 
-    entry: Entry
     job: Job
+    runs: list[tuple[Entry, int]]
+    """Setting and seed of each of its runs."""
     state: str = "waiting"
     """waiting, running, done or failed."""
     begun: float = 0.0
@@ -40,9 +41,8 @@ class Course:
         return max(left - (now - self.heard), 0.0)
 
     def __str__(self) -> str:
-        first, *others = self.job.seeds
-        seeds = f"seeds {first} to {others[-1]}" if others else f"seed {first}"
-        return f"{self.entry.cell}, {seeds}"
+        (entry, seed), *others = self.runs
+        return f"{entry.cell}, seed {seed}{f' and {len(others)} beside it' if others else ''}"
 
 
 class Standing:
@@ -51,13 +51,17 @@ class Standing:
     def __init__(
         self,
         plan: Plan,
-        jobs: Sequence[tuple[Entry, Job]],
+        jobs: Sequence[Job],
         speeds: Speeds,
         width: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = plan
-        self.courses = [Course(entry, job) for entry, job in jobs]
+        entry = {id(entry.settings): entry for entry in plan.entries}
+        self.courses = [
+            Course(job, [(entry[id(settings)], seed) for settings, seed in job.members])
+            for job in jobs
+        ]
         self.speeds = speeds
         self.width = width
         self.clock = clock
@@ -74,26 +78,27 @@ class Standing:
             case "progress":
                 course.last, course.heard = event.progress, now
             case "done":
-                self._done(course, now)
+                self._done(course)
             case "again":
                 course.state, course.reason = "waiting", event.reason
             case "failed":
                 course.state, course.reason = "failed", event.reason
         return course
 
-    def _done(self, course: Course, now: float) -> None:
-        folder = self.plan.folder(course.entry, course.job.seeds[0])
-        if not folder.complete:
-            course.state = "failed"
-            course.reason = f"it has ended, but {folder.path} holds no result"
-            return
+    def _done(self, course: Course) -> None:
+        for entry, seed in course.runs:
+            folder = self.plan.folder(entry, seed)
+            if not folder.complete:
+                course.state = "failed"
+                course.reason = f"it has ended, but {folder.path} holds no result"
+                return
         course.state = "done"
-        timing, steps = folder.read("timing.json"), folder.read("result.json")["steps"]
-        self.speeds.note(course.entry.settings, steps, timing["seconds"] / len(course.job.seeds))
+        for entry, seed in course.runs:
+            note_run(self.speeds, entry.settings, self.plan.folder(entry, seed))
 
     def runs(self, state: str) -> int:
         """How many runs are in this state, those that were there before not counted."""
-        return sum(len(course.job.seeds) for course in self.courses if course.state == state)
+        return sum(len(course.runs) for course in self.courses if course.state == state)
 
     @property
     def done(self) -> int:
@@ -111,21 +116,22 @@ class Standing:
 
     def expected(self) -> list[float | None]:
         """Seconds left of every job that is not done; None where nothing is known of it."""
-        entries = {id(course.entry): course.entry for course in self.courses}
         seconds = {
-            key: self.speeds.seconds(entry.settings, entry.steps) for key, entry in entries.items()
+            id(entry): self.speeds.seconds(entry.settings, entry.steps)
+            for entry in self.plan.entries
         }
         return [
-            self._expected(course, seconds[id(course.entry)])
+            self._expected(course, [seconds[id(entry)] for entry, _ in course.runs])
             for course in self.courses
             if course.state in ("waiting", "running")
         ]
 
-    def _expected(self, course: Course, seconds: float | None) -> float | None:
+    def _expected(self, course: Course, seconds: list[float | None]) -> float | None:
         now = self.clock()
         if course.state == "running" and (left := course.seconds_left(now)) is not None:
             return left
-        if seconds is None:
+        known = [part for part in seconds if part is not None]
+        if len(known) < len(seconds):
             return None
         spent = now - course.begun if course.state == "running" else 0.0
-        return max(seconds * len(course.job.seeds) - spent, 0.0)
+        return max(sum(known) - spent, 0.0)
