@@ -9,6 +9,7 @@ import pytest
 
 from remanence.grid import Cell, Entry, Grid, Plan, Speeds, Standing
 from remanence.training import Progress, plan
+from remanence.training.job import Job
 from remanence.training.workers import Event
 
 STEPS = 1000
@@ -107,3 +108,26 @@ def test_a_run_that_ended_elsewhere_and_left_nothing_here_has_failed(tmp_path: P
     course = state.note(Event(0, "done"))
     assert course.state == "failed"
     assert course.reason.endswith("holds no result")
+
+
+def test_runs_of_a_group_that_failed_go_on_alone(tmp_path: Path) -> None:
+    state = standing(tmp_path, Clock())
+    settings = state.plan.entries[0].settings
+    group = Job(settings, (1, 2), str(tmp_path), True, 60.0, beside=((settings, 3),))
+    state = Standing(state.plan, [group], state.speeds, 1, Clock())
+    assert str(state.courses[0]) == "er on s-mnist, buffer 50, seed 1 and 2 beside it"
+    assert state.seconds_left() == pytest.approx(60)  # their shares of the device
+    state.note(Event(0, "begun"))
+    assert state.runs("running") == 3
+    state.note(Event(0, "failed", reason="the loss of one was not finite"))
+    assert state.runs("failed") == 3
+    state.separate()
+    assert [(c.job.seeds, c.job.beside, c.job.resume) for c in state.current] == [
+        ((seed,), (), True) for seed in (1, 2, 3)
+    ]
+    assert (state.runs("waiting"), state.runs("failed")) == (3, 0)
+    state.note(Event(1, "begun"))
+    state.note(Event(1, "failed", reason="it was this one"))
+    state.separate()
+    assert state.current == []
+    assert (state.runs("waiting"), state.runs("failed")) == (2, 1)

@@ -14,7 +14,7 @@ from remanence.training.seeds import Job
 from remanence.training.workers import Event
 
 
-@dataclass
+@dataclass(eq=False)
 class Course:
     """One job's way so far."""
 
@@ -57,11 +57,9 @@ class Standing:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = plan
-        entry = {id(entry.settings): entry for entry in plan.entries}
-        self.courses = [
-            Course(job, [(entry[id(settings)], seed) for settings, seed in job.members])
-            for job in jobs
-        ]
+        self.entry = {id(entry.settings): entry for entry in plan.entries}
+        self.courses = self.current = [self._course(job) for job in jobs]
+        """All jobs, and those that the engine has now: its events count these."""
         self.speeds = speeds
         self.width = width
         self.clock = clock
@@ -69,9 +67,22 @@ class Standing:
         """Runs that were there already."""
         self.total = len(plan.entries) * len(plan.seeds)
 
+    def _course(self, job: Job) -> Course:
+        return Course(job, [(self.entry[id(settings)], seed) for settings, seed in job.members])
+
+    def separate(self) -> None:
+        """Let every run of the groups that failed go on alone: one of them was at fault."""
+        groups = [c for c in self.current if c.state == "failed" and len(c.runs) > 1]
+        self.current = [
+            self._course(course.job._replace(settings=settings, seeds=(seed,), beside=()))
+            for course in groups
+            for settings, seed in course.job.members
+        ]
+        self.courses = [c for c in self.courses if c not in groups] + self.current
+
     def note(self, event: Event) -> Course:
         """Take in an event; returns the course that it concerns."""
-        course, now = self.courses[event.number], self.clock()
+        course, now = self.current[event.number], self.clock()
         match event.kind:
             case "begun":
                 course.state, course.begun, course.last = "running", now, None

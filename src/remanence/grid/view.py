@@ -88,7 +88,9 @@ class GridView(AbstractContextManager["GridView"]):
 
     def _say(self, event: Event, course: Course) -> None:
         """What stays to be read; on a terminal only what went wrong."""
-        if course.state == "failed":
+        if course.state == "failed" and len(course.runs) > 1:
+            self._print(f"{course} failed and go on one by one: {course.reason}")
+        elif course.state == "failed":
             self._print(f"remanence: {course} failed: {course.reason}")
         elif event.kind == "again":
             self._print(f"{course} failed and is tried again: {course.reason}")
