@@ -81,13 +81,15 @@ def kill_and_resume(
             assert seen.first in (step, -1)
             if ended != -signal.SIGKILL:
                 break
-            step = newest_step(find_run(out))
-            assert step > 0
-            later = [at for taken, at in seen.taken if taken > step]
-            assert len(later) <= 1  # the one that was being written
-            assert seen.overdue <= 1  # at most one step was begun while a checkpoint was due
-            taken_at = dict(seen.taken).get(step, seen.at)  # or in the life before this one
-            fate = fate._replace(kills=fate.kills + 1, redone=[*fate.redone, seen.at - taken_at])
+            fate = fate._replace(kills=fate.kills + 1)
+            if not (find_run(out) / "result.json").exists():  # else it was all but over
+                step = newest_step(find_run(out))
+                assert step > 0
+                later = [at for taken, at in seen.taken if taken > step]
+                assert len(later) <= 1  # the one that was being written
+                assert seen.overdue <= 1  # at most one step was begun while a checkpoint was due
+                taken_at = dict(seen.taken).get(step, seen.at)  # or in the life before this one
+                fate.redone.append(seen.at - taken_at)
             life = server.start(folder, *flags(stream, method), "--out", str(out), "--resume")
         assert (life.wait(), life.errors) == (0, "")
         run = find_run(out)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from remanence.lock import refuse_if_locked
+from remanence.lock import LockedError, refuse_if_locked
 from remanence.manifest import DamagedError
 from remanence.results import RunFolder
 from remanence.training.build import Settings
@@ -56,8 +56,10 @@ def make_runs(
     for seed, folder in folders.items():
         if seed in missing:
             refuse_if_locked(folder.path)
-        else:  # a process may have been killed between the run's last file and this
-            shelf_of(settings, folder, seed).clear()
+            continue
+        with contextlib.suppress(LockedError, OSError):  # then another process does this
+            refuse_if_locked(folder.path)
+            shelf_of(settings, folder, seed).clear()  # of one killed after the run's last file
     width = side_by_side if settings.device != "cpu" else 1
     groups = _groups(settings, folders, missing, width, resume)
     jobs = [Job(settings, group, str(out), resume, checkpoint_every) for group in groups]
