@@ -51,13 +51,12 @@ def execute(
         shelves = [shelf_of(settings, folders[run.seed], run.seed) for run in runs]
         place = environment(settings.device)
         kept = held.enter_context(Checkpoints(shelves, job.checkpoint_every, place))
-        if not (job.resume and kept.restore(runs)):
+        resumed = job.resume and kept.restore(runs)
+        if not resumed:
             kept.clear()
-            for run in runs:
-                folders[run.seed].begin(settings.config(run.seed, run.stream))
-        else:
-            for run in runs:
-                folders[run.seed].reopen(settings.config(run.seed, run.stream))
+        for run in runs:
+            folder, config = folders[run.seed], settings.config(run.seed, run.stream)
+            folder.reopen(config) if resumed else folder.begin(config)
         _train(settings, runs, folders, engine, kept, tell, stop)
         timing = {
             "seconds": kept.seconds,
