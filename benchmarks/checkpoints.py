@@ -2,8 +2,8 @@
 
     python benchmarks/checkpoints.py
 
-Counted as lost are both the pause of the training loop, while the state is copied, and the
-processor time of the writing in the background, as if no core were free for it.
+Counted as lost is the processor time of the pause, in which the training loop waits for its state
+to be copied, and of the writing in the background, as if no core were free for it.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ def measure(name: str, network: torch.nn.Module, shape: tuple[int, ...], buffer:
         (shelf.run.path / "events.jsonl").touch()
         keeper = Checkpoints([shelf], EVERY, {})
         for _ in range(REPEATS):
-            began, spent = time.perf_counter(), time.process_time()
+            began, spent = time.thread_time(), time.process_time()
             keeper.keep([run])
-            pauses.append(time.perf_counter() - began)
+            pauses.append(time.thread_time() - began)
             keeper.wait()
             writings.append(time.process_time() - spent - pauses[-1])
         size = max(path.stat().st_size for path in shelf.path.iterdir())
