@@ -303,6 +303,18 @@ def test_a_line_is_printed_when_a_task_has_ended(capfd: pytest.CaptureFixture[st
     ]
 
 
+def test_a_run_that_goes_on_says_from_where_and_how_fast_it_is_now(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with ProgressDisplay(quiet=False) as display:
+        for step, accuracy in ((100, None), (120, 90.0)):
+            display(3, Progress(step, 400, 1, 4, 0, 1, 2.0, accuracy, since=100))
+    assert capfd.readouterr().err.splitlines() == [
+        "seed 3 goes on from step 100",
+        "seed 3: task 2/4  10 steps/s  0:28 left  accuracy 90.00 %",
+    ]
+
+
 # -- runs that fail -------------------------------------------------------------------------
 
 
