@@ -9,7 +9,7 @@ import pytest
 
 from .server import Server, serving
 
-Count = Callable[[str, int], None]
+Count = Callable[[str, float], None]
 _DONE: Counter[str] = Counter()
 
 
@@ -24,12 +24,12 @@ def server() -> Iterator[Server]:
 def count() -> Count:
     """Add to what is shown at the end."""
 
-    def add(what: str, number: int = 1) -> None:
-        _DONE[what] += number
+    def add(what: str, number: float) -> None:
+        _DONE[what] += number  # type: ignore[assignment]  # seconds are counted too
 
     return add
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for what, number in sorted(_DONE.items()):
-        terminalreporter.write_line(f"{what}: {number}")
+        terminalreporter.write_line(f"{what}: {number:g}")

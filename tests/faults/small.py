@@ -15,7 +15,7 @@ STEPS = 60
 
 def settings(method: str = "er", **other: object) -> Settings:
     asked = {"dataset": "mnist5k", "max_steps": STEPS, "given": {"epochs": 1}, **other}
-    return plan("s-mnist", method, 40, **asked)  # type: ignore[arg-type]
+    return plan("s-mnist", method, None if method == "sgd" else 40, **asked)  # type: ignore[arg-type]
 
 
 def stop_at(what: Settings, out: Path, *steps: int) -> RunFolder:

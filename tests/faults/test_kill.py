@@ -114,4 +114,5 @@ def test_a_run_killed_over_and_over_ends_as_if_it_had_not_been(
 ) -> None:
     fate = kill_and_resume(server, tmp_path, "s-mnist", method, kills=KILLS, seed=1)
     count("kills survived", fate.kills)
+    count("seconds of work redone after kills", sum(fate.redone))
     count("results compared byte for byte", fate.finished)
