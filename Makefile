@@ -28,6 +28,7 @@ test-long: $(READY)
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
+	$(BIN)/python benchmarks/grid.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
