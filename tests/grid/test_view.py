@@ -30,13 +30,13 @@ def test_a_terminal_shows_one_live_view(
         view.bars.refresh()
         drawn = plain(capfd.readouterr().err)
         view(Event(1, "again", reason="out of luck"))
-        finish(state, 0, 20.0)
+        finish(state, 0, 20.0, view)
         view(Event(2, "begun"))
         view.bars.refresh()
         later = plain(capfd.readouterr().err)
-    assert re.search(r"mine +━* *1 of 4 done, 2 running, 0 failed, 0:3\d left", drawn)
-    assert re.search(r"er on s-mnist, buffer 50, seed 1 ━* *task 1/5", drawn)
-    assert re.search(r"er on s-mnist, buffer 50, seed 2 ━* *begins", drawn)
+    assert re.search(r"mine +[━╺╸]* *1 of 4 done, 2 running, 0 failed, 0:3\d left", drawn)
+    assert re.search(r"er on s-mnist, buffer 50, seed 1 [━╺╸]* *task 1/5", drawn)
+    assert re.search(r"er on s-mnist, buffer 50, seed 2 [━╺╸]* *begins", drawn)
     assert "seed 2 failed and is tried again: out of luck" in later
     assert "2 of 4 done, 1 running, 0 failed" in later
 
@@ -46,7 +46,7 @@ def test_quiet_says_only_what_went_wrong(tmp_path: Path, capfd: pytest.CaptureFi
         view(Event(0, "begun"))
         view(Event(1, "begun"))
         view(Event(0, "failed", reason="out of luck"))
-        finish(view.standing, 1, 20.0)
+        finish(view.standing, 1, 20.0, view)
     assert capfd.readouterr().err == (
         "remanence: er on s-mnist, buffer 50, seed 1 failed: out of luck\n"
     )
