@@ -32,6 +32,7 @@ faults: $(READY)
 benchmark: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/checkpoints.py
+	$(BIN)/python benchmarks/grid.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -2,8 +2,9 @@
 
     python docs/make_results.py
 
-Each line is what `remanence run … --json` ended with. A table stands between two comments,
-`<!-- table NAME -->` and `<!-- end -->`; what is between them is replaced.
+Each line is what `remanence run … --json` ended with, or one of the file that `remanence
+reproduce` leaves. A table stands between two comments, `<!-- table NAME -->` and `<!-- end -->`;
+what is between them is replaced.
 """
 
 from __future__ import annotations
@@ -29,9 +30,13 @@ Summary = dict[str, Any]
 
 
 def read() -> list[Summary]:
-    """All summaries, in the order of the files."""
+    """Summaries of the published settings, in the order of the files.
+
+    Lines of a sweep (`given`, from `remanence reproduce s3` or a grid) belong to no table here.
+    """
     files = sorted((HERE.parent / "results").glob("*.jsonl"))
-    return [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+    return [summary for summary in found if not summary.get("given")]
 
 
 def published(summary: Summary) -> list[tuple[str, float, float | None, int]]:

@@ -82,6 +82,15 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 ),
             ],
         ),
+        (
+            "reproduce",
+            [
+                *("table1,table2,table3,s1,s2,s3", "--grid FILE", "--streams", "--methods"),
+                *("--buffers", "--where NAME=X,Y", "--seeds SEEDS", "--engine {local,ray}"),
+                *("--address HOST:PORT", "--workers N", "--side-by-side N", "--dry-run"),
+                *("--checkpoint-every S", "--max-steps N", "--dataset NAME", "--out DIR"),
+            ],
+        ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),
         ("list", ["methods", "streams", "datasets"]),
         ("data", ["fetch", "verify"]),
