@@ -133,6 +133,40 @@ def test_streams_without_tasks_have_shares_of_classes(tmp_path: Path) -> None:
     assert shares["names"] == [str(digit) for digit in range(9)]
 
 
+OWN = """
+import torch
+from remanence import from_batches
+
+def stream():
+    draws = torch.Generator().manual_seed(0)
+    batches = [
+        (torch.rand(4, 6, generator=draws), torch.randint(3, (4,), generator=draws))
+        for _ in range(20)
+    ]
+    test = batches[0] if TESTED else None
+    return from_batches(batches, classes=3, shape=(6,), test=test)
+"""
+
+
+@pytest.mark.parametrize("tested", [True, False])
+def test_a_stream_of_ones_own(
+    tested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"my_{'tested' if tested else 'plain'}_stream"
+    (tmp_path / f"{name}.py").write_text(OWN.replace("TESTED", str(tested)))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    settings = plan(f"{name}:stream", "er", 10)
+    folder = make_runs(settings, [0], tmp_path, tell=lambda *_: None).done[0].path
+    if not tested:
+        with pytest.raises(ValueError, match="there are no tests of what it learned"):
+            analyze(folder, QUICK)
+        return
+    found = analyze(folder, QUICK)["predictors"]["working"]
+    assert found["flatness"]["samples"] == 80
+    assert sum(map(sum, found["confusion"]["counts"])) == 4
+
+
 def test_a_run_cut_short_is_judged_by_what_it_learned(tmp_path: Path) -> None:
     folder = make(tmp_path, max_steps=120)
     found = analyze(folder, QUICK)["predictors"]["stable"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -190,6 +191,13 @@ def test_a_clear_difference_is_more_than_two_standard_errors(
     ]
     (evidence,) = claim("stable_best", runs).evidence
     assert (evidence.holds, evidence.clear) == (True, clear)
+
+
+def test_a_claim_can_be_written_as_json() -> None:
+    found = claim("stable_best", [run("clser", accuracy=80.0)])
+    plain = json.loads(json.dumps(found.plain()))
+    assert (plain["name"], plain["holds"]) == ("stable_best", False)
+    assert plain["evidence"][0]["numbers"]["stable"] == {"mean": 80.0, "std": None, "seeds": 1}
 
 
 def test_other_data_are_another_setting() -> None:
