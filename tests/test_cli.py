@@ -59,7 +59,7 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("", ["run", "demo", "list", "data", "Learn from streams that change"]),
+        ("", ["run", "demo", "analyze", "list", "data", "Learn from streams that change"]),
         (
             "run",
             [
@@ -70,16 +70,8 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
-                *(
-                    "--resume",
-                    "--checkpoint-every S",
-                    "--workers N",
-                    "--threads N",
-                    "--json",
-                    "--quiet",
-                    "--again",
-                    "CLS-ER",
-                ),
+                *("--update {coin,every}", "--tensorboard DIR", "--resume", "--checkpoint-every S"),
+                *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
             ],
         ),
         (
@@ -92,6 +84,7 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
             ],
         ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),
+        ("analyze", ["[RUN ...]", "calibration", "--sigmas X,X,...", "--again", "--json"]),
         ("list", ["methods", "streams", "datasets"]),
         ("data", ["fetch", "verify"]),
         ("data fetch", ["mnist", "cifar10", "cifar100", "tiny-imagenet", "--data DIR", "--quiet"]),
