@@ -1,0 +1,289 @@
+"""How the records of `panels` are drawn: one function for each kind, on axes that are given."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatch
+from pathlib import Path
+from typing import Any, Literal
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure as Canvas
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from remanence.report.panels import (
+    Areas,
+    Bars,
+    Curves,
+    Dots,
+    Figure,
+    HeatMap,
+    Look,
+    Panel,
+    Reliability,
+    Values,
+)
+from remanence.report.style import TEXT, colour, inline, settings
+from remanence.state import write_whole
+
+Format = Literal["svg", "pdf"]
+_DASHES: dict[str, Any] = {"solid": "solid", "dashed": (0, (4, 1.6)), "dotted": (0, (1, 1.4))}
+_TURNS = 0.62
+"""Share of the fullest colour from which numbers on it are light instead of dark."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a panel, in inches."""
+
+    width: float
+    height: float
+
+
+def inline_svg(panel: Panel, name: str, title: str) -> str:
+    """One panel as an SVG element for a page."""
+    with mpl.rc_context(settings()):
+        size = _size(panel)
+        canvas = Canvas(figsize=(size.width, size.height), layout="constrained")
+        draw(panel, canvas.subplots())
+        return inline(_written(canvas, "svg").decode(), name, title)
+
+
+def save(figure: Figure, path: Path, kind: Format) -> None:
+    """A figure with all its panels and its legend as a file of its own."""
+    with mpl.rc_context(settings()):
+        sizes = [_size(panel) for panel in figure.panels]
+        columns = min(len(sizes), 3 if max(s.width for s in sizes) < 4 else 2)
+        rows = math.ceil(len(sizes) / columns)
+        keys = figure.keys()
+        legend = 0.28 * math.ceil(len(keys) / max(2 * columns, 1)) + 0.1 if keys else 0.0
+        height = rows * max(s.height for s in sizes) + legend
+        canvas = Canvas(
+            figsize=(columns * max(s.width for s in sizes), height), layout="constrained"
+        )
+        canvas.patch.set_facecolor("white")
+        grid = canvas.subplots(rows, columns, squeeze=False)
+        for axes, panel in itertools.zip_longest(grid.flat, figure.panels):
+            if panel is None:
+                axes.set_axis_off()
+            else:
+                draw(panel, axes)
+        if keys:
+            handles = [_handle(look, sort) for _, look, sort in keys]
+            labels = [label for label, _, _ in keys]
+            canvas.legend(
+                handles, labels, loc="outside lower center", ncols=min(len(keys), 2 * columns)
+            )
+        write_whole(path, _written(canvas, kind))
+
+
+def _written(canvas: Canvas, kind: Format) -> bytes:
+    """The file's bytes, without the date that would make equal figures differ."""
+    target = io.BytesIO()
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
+    canvas.savefig(target, format=kind, metadata=undated, facecolor=canvas.get_facecolor())
+    return target.getvalue()
+
+
+def _handle(look: Look, sort: str) -> Line2D | Rectangle:
+    if sort == "line":
+        return Line2D([], [], color=colour(look.colour), linestyle=_DASHES[look.dash])
+    return Rectangle((0, 0), 1, 1, facecolor=colour(look.colour), linewidth=0)
+
+
+def _size(panel: Panel) -> Size:
+    match panel:
+        case HeatMap(rows=rows, columns=columns, row_axis=axis):
+            longest = max((len(name) for name in rows), default=0)
+            side = 0.31 if max(len(rows), len(columns)) <= 12 else 0.22
+            names = 0.075 * longest + (0.45 if axis else 0.15)
+            return Size(max(len(columns) * side + names, 2.2), len(rows) * side + 0.75)
+        case Dots(dots=dots):
+            return Size(5.6, 0.29 * len(dots) + 0.65)
+        case Reliability():
+            return Size(2.5, 2.5)
+        case Bars(categories=categories, series=series) if not panel.stacked:
+            return Size(min(max(0.13 * len(categories) * len(series) + 1.2, 3.6), 7.0), 2.5)
+        case _:
+            return Size(3.6, 2.5)
+
+
+@singledispatch
+def draw(panel: Panel, axes: Axes) -> None:
+    """Draw a panel on axes."""
+    raise AssertionError(f"no drawing for {panel}")
+
+
+@draw.register
+def _heat_map(panel: HeatMap, axes: Axes) -> None:
+    for i, row in enumerate(panel.values):
+        for j, value in enumerate(row):
+            if value is None:
+                continue
+            depth = min(max(value / panel.top, 0.0), 1.0)
+            place = (j - 0.48, i - 0.48)
+            heat = colour("heat")
+            axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor=heat, alpha=depth, linewidth=0))
+            ink = colour("on-heat" if depth > _TURNS else "ink")
+            small = max(len(panel.columns), len(panel.rows)) > 12
+            text = f"{value:.{panel.decimals}f}"
+            axes.text(
+                j,
+                i,
+                text,
+                ha="center",
+                va="center",
+                color=ink,
+                size=TEXT * (0.72 if small else 0.9),
+            )
+    axes.set_xlim(-0.5, len(panel.columns) - 0.5)
+    axes.set_ylim(len(panel.rows) - 0.5, -0.5)
+    axes.set_aspect("equal")
+    axes.set_xticks(range(len(panel.columns)), panel.columns)
+    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    axes.tick_params(length=0, pad=2)
+    axes.spines[:].set_visible(False)
+    _name(axes, panel.title, panel.column_axis, panel.row_axis)
+
+
+@draw.register
+def _curves(panel: Curves, axes: Axes) -> None:
+    for mark in panel.marks:
+        axes.axvline(mark, color=colour("grid"), linewidth=0.8)
+    for line in panel.lines:
+        y = _floats(line.y)
+        tint = colour(line.look.colour)
+        if line.std is not None:
+            std = _floats(line.std)
+            low = [a - b for a, b in zip(y, std, strict=True)]
+            high = [a + b for a, b in zip(y, std, strict=True)]
+            axes.fill_between(line.x, low, high, color=tint, alpha=0.16, linewidth=0)
+        axes.plot(line.x, y, color=tint, linestyle=_DASHES[line.look.dash])
+    if panel.whole:
+        axes.set_ylim(0, 102)
+    else:
+        axes.set_ylim(bottom=0)
+    axes.margins(x=0.01)
+    _finish(axes, panel.title, panel.x_axis, panel.y_axis)
+
+
+@draw.register
+def _bars(panel: Bars, axes: Axes) -> None:
+    width = 0.8 if panel.stacked else 0.84 / max(len(panel.series), 1)
+    bottom = [0.0] * len(panel.categories)
+    for place, series in enumerate(panel.series):
+        values = [0.0 if v is None else v for v in series.values]
+        shift = 0.0 if panel.stacked else (place - (len(panel.series) - 1) / 2) * width
+        x = [i + shift for i in range(len(values))]
+        axes.bar(x, values, width * 0.94, bottom, color=colour(series.look.colour), linewidth=0)
+        if series.std is not None:
+            error = {"ecolor": colour("ink"), "elinewidth": 0.7}
+            axes.errorbar(x, values, _floats(series.std), fmt="none", **error)
+        if panel.stacked:
+            bottom = [a + b for a, b in zip(bottom, values, strict=True)]
+    if panel.equal is not None:
+        axes.axhline(panel.equal, color=colour("ink"), linewidth=0.8, linestyle=_DASHES["dashed"])
+    crowded = sum(map(len, panel.categories)) > 44
+    axes.set_xticks(
+        range(len(panel.categories)),
+        panel.categories,
+        rotation=45 if crowded else 0,
+        ha="right" if crowded else "center",
+        rotation_mode="anchor",
+    )
+    axes.tick_params(axis="x", length=0)
+    _finish(axes, panel.title, panel.x_axis, panel.y_axis)
+
+
+@draw.register
+def _areas(panel: Areas, axes: Axes) -> None:
+    bottom = [0.0] * len(panel.x)
+    for layer in panel.layers:
+        top = [a + (b or 0.0) for a, b in zip(bottom, layer.values, strict=True)]
+        axes.fill_between(panel.x, bottom, top, color=colour(layer.look.colour), linewidth=0)
+        bottom = top
+    axes.margins(x=0, y=0)
+    axes.set_ylim(0, max(bottom, default=1.0) or 1.0)
+    _finish(axes, panel.title, panel.x_axis, panel.y_axis)
+    axes.grid(visible=False)
+
+
+@draw.register
+def _reliability(panel: Reliability, axes: Axes) -> None:
+    tint = colour(panel.look.colour)
+    most = max(panel.share, default=1.0) or 1.0
+    for low, high, accuracy, share in zip(
+        panel.edges[:-1], panel.edges[1:], panel.accuracy, panel.share, strict=True
+    ):
+        if accuracy is not None:
+            place = (100 * low, 0.0)
+            depth = 0.25 + 0.75 * math.sqrt(share / most)
+            axes.add_patch(
+                Rectangle(
+                    place, 96 * (high - low), accuracy, facecolor=tint, alpha=depth, linewidth=0
+                )
+            )
+    axes.plot([0, 100], [0, 100], color=colour("ink"), linewidth=0.8, linestyle=_DASHES["dashed"])
+    spread = "" if panel.ece_std is None else f" ± {panel.ece_std:.1f}"
+    axes.text(4, 96, f"ECE {panel.ece:.1f}{spread}", va="top", color=colour("ink"))
+    axes.set_xlim(0, 100)
+    axes.set_ylim(0, 100)
+    axes.set_aspect("equal")
+    axes.set_xticks([0, 50, 100])
+    axes.set_yticks([0, 50, 100])
+    _finish(axes, panel.title, "confidence, percent", "accuracy, percent")
+
+
+@draw.register
+def _dots(panel: Dots, axes: Axes) -> None:
+    for place, dot in enumerate(panel.dots):
+        axes.axhline(place, color=colour("grid"), linewidth=0.6, zorder=0)
+        if dot.paper_mean is not None:
+            if dot.paper_std is not None:
+                ends = [dot.paper_mean - dot.paper_std, dot.paper_mean + dot.paper_std]
+                axes.plot(
+                    ends,
+                    [place, place],
+                    color=colour("soft"),
+                    linewidth=5,
+                    alpha=0.25,
+                    solid_capstyle="butt",
+                )
+            axes.plot(
+                dot.paper_mean, place, marker="D", color=colour("soft"), markersize=5,
+                markerfacecolor="none", markeredgewidth=1, linestyle="none",
+            )  # fmt: skip
+        tint = colour(dot.look.colour)
+        if dot.std is not None:
+            axes.plot(
+                [dot.mean - dot.std, dot.mean + dot.std], [place, place], color=tint, linewidth=1.4
+            )
+        axes.plot(dot.mean, place, marker="o", color=tint, markersize=5, linestyle="none")
+    axes.set_yticks(range(len(panel.dots)), [dot.label for dot in panel.dots])
+    axes.set_ylim(len(panel.dots) - 0.5, -0.5)
+    axes.tick_params(axis="y", length=0, labelcolor=colour("ink"))
+    axes.spines["left"].set_visible(False)
+    _name(axes, panel.title, panel.x_axis, "")
+
+
+def _floats(values: Values) -> list[float]:
+    return [math.nan if v is None else v for v in values]
+
+
+def _finish(axes: Axes, title: str, x_axis: str, y_axis: str) -> None:
+    axes.grid(axis="y")
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    _name(axes, title, x_axis, y_axis)
+
+
+def _name(axes: Axes, title: str, x_axis: str, y_axis: str) -> None:
+    axes.set_title(title)
+    axes.set_xlabel(x_axis)
+    axes.set_ylabel(y_axis)
