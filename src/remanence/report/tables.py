@@ -50,6 +50,10 @@ class Table:
     unmade: tuple[str, ...] = ()
     """Labels of settings that no flags of the command say."""
 
+    def numeric(self, column: int) -> bool:
+        """Whether a column holds numbers, which stand to the right."""
+        return any(row[column].order is not None for row in self.rows)
+
 
 def overview(collection: Collection) -> Table:
     """One row for each setting: what was run."""
@@ -66,7 +70,7 @@ def overview(collection: Collection) -> Table:
                     Cell(setting.label, link=setting.key),
                     Cell(seeds(setting.seeds), float(len(setting.runs))),
                     Cell(str(setting.config["data"])),
-                    Cell(_duration(mean), mean),
+                    Cell(duration(mean), mean),
                     Cell("; ".join(sorted(where))),
                     Cell(_when(setting)),
                 )
@@ -185,7 +189,8 @@ def _components(collection: Collection) -> Iterator[Table]:
         figures = {f.predictor: f for f in _figures("S1", setting)}
         spreads = {name: setting.spread(name) for name in _NETWORKS}
         known = {name: spread.mean for name, spread in spreads.items() if spread}
-        best = max(known, key=lambda name: known[name]) if known else "–"
+        top = max((round(mean, 2) for mean in known.values()), default=None)
+        best = ", ".join(name for name, mean in known.items() if round(mean, 2) == top) or "–"
         rows.append(
             (
                 Cell(setup.name),
@@ -384,10 +389,10 @@ def _by_buffer(item: tuple[tuple[int | None, str], object]) -> tuple[int, int]:
     return buffer or 0, list(catalog.METHODS).index(method)
 
 
-def _duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> str:
     """A time as a reader says it.
 
-    >>> _duration(8.59), _duration(75.0), _duration(7300.0)
+    >>> duration(8.59), duration(75.0), duration(7300.0)
     ('8.6 s', '1 min 15 s', '2 h 02 min')
     """
     if seconds is None:
