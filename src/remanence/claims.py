@@ -234,7 +234,7 @@ def accuracy_retained(run: Run) -> float | None:
     still = accuracy.pop(0)
     if not still or not accuracy or None in accuracy.values():
         return None
-    return math.fsum(accuracy.values()) / len(accuracy) / still
+    return math.fsum(accuracy.values()) / len(accuracy) / float(still)
 
 
 def last_task_excess(run: Run) -> float | None:

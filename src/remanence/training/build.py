@@ -104,6 +104,14 @@ def build_stream(settings: Settings, dataset: Dataset | None, seed: int) -> Stre
     return catalog.build_stream(settings.stream, dataset, stream_seed)
 
 
+def stream_of_run(settings: Settings, dataset: Dataset | None, seed: int) -> Stream:
+    """The stream as the run's method sees it: an upper bound has all tasks joined."""
+    stream = build_stream(settings, dataset, seed)
+    if _joined(settings.method):
+        return stream.joined(int(settings.values["batch"]), generator(seed, "collection"))
+    return stream
+
+
 def own_stream(reference: str) -> Stream:
     """The stream that a user's module:function returns."""
     stream = catalog.find_object(reference, "stream")
@@ -120,10 +128,8 @@ def own_stream(reference: str) -> Stream:
 
 def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
     """Stream, network and learner of one seed, ready to train."""
-    stream = build_stream(settings, dataset, seed)
+    stream = stream_of_run(settings, dataset, seed)
     batch, epochs = (int(settings.values[key]) for key in TRAINING_KEYS)
-    if _joined(settings.method):
-        stream = stream.joined(batch, generator(seed, "collection"))
     learner = build_learner(settings, inputs_of(stream), seed)
     run = Run(learner, stream, batch, epochs, seed)
     _check_samples(settings, stream, batch)
@@ -263,6 +269,12 @@ def _joined(method: str) -> bool:
     return known is not None and known.joined
 
 
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings that a run's `config.json` holds; where its data lay is not among them."""
+    fields = {name: config[name] for name in Settings.__dataclass_fields__ if name in config}
+    return Settings(**fields)
+
+
 def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
     """The learner of a finished run, to predict with or to go on learning from new data.
 
@@ -273,8 +285,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
     config = run.read("config.json")
     run.read("result.json")
     try:
-        fields = {name: config[name] for name in Settings.__dataclass_fields__ if name in config}
-        settings = replace(Settings(**fields), device=device)
+        settings = replace(settings_of(config), device=device)
         shape, classes = tuple(config["shape"]), int(config["classes"])
         entry = catalog.STREAMS.get(settings.stream)
         if entry is None:
