@@ -84,9 +84,7 @@ class Tab:
     def click(self, x: float, y: float) -> None:
         """A click of the mouse."""
         for kind in ("mousePressed", "mouseReleased"):
-            self.call(
-                "Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1
-            )
+            self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
 
     def complaints(self) -> list[str]:
         """Everything on the console, and every exception that nobody caught."""

@@ -57,7 +57,7 @@ def _values(config: Mapping[str, Any]) -> list[str] | None:
         whole = frozenset(TRAINING_KEYS)
     words: list[str] = []
     for name, value in departs.items():
-        # Where any number may stand a flag makes 1.0 of 1, which is another setting; --set does not.
+        # Where any number may stand a flag makes 1.0 of 1, another setting; --set does not.
         if config["method"] in catalog.METHODS and (isinstance(value, float) or name in whole):
             words += [f"--{name.replace('_', '-')}", repr(value)]
         else:

@@ -9,7 +9,7 @@ from typing import Any
 from remanence.claims import Claim, Evidence, check_claims
 from remanence.claims import Spread as Number
 from remanence.report import figures, tables
-from remanence.report.commands import command, seeds
+from remanence.report.commands import command
 from remanence.report.panels import Figure, slug
 from remanence.report.runs import Collection, Run, Setting, Setup, method_title
 from remanence.report.tables import Cell, Table
@@ -66,6 +66,8 @@ class Report:
 
     title: str
     summary: str
+    tally: str
+    """How many of the paper's claims are borne out."""
     collection: Collection
     overview: Table
     chapters: tuple[Chapter, ...]
@@ -88,13 +90,15 @@ class Report:
 
 def compose(collection: Collection, title: str, missing: dict[str, str] | None = None) -> Report:
     """The report on what was collected; `missing` says for a run's place why it has no analysis."""
+    claims = check_claims(map(_plain, collection.runs))
     return Report(
         title,
         _summary(collection),
+        _tally(claims),
         collection,
         tables.overview(collection),
         tuple(_chapter(setup, missing or {}) for setup in collection.setups),
-        tuple(_verdict(claim) for claim in check_claims(map(_plain, collection.runs))),
+        tuple(_verdict(claim) for claim in claims),
         tuple(tables.paper_tables(collection)),
         tuple(_detail(setup, s) for setup in collection.setups for s in setup.settings),
     )
@@ -111,12 +115,18 @@ def _summary(collection: Collection) -> str:
     names = [setup.name for setup in collection.setups]
     count = len(collection.runs)
     runs = f"{count} run{'s' if count > 1 else ''}"
-    return f"{runs}: {_listed(methods)} on {_listed(names, '; ')}."
+    return f"{runs}: {_listed(methods)} on {_listed(names)}."
 
 
-def _listed(names: Sequence[str], comma: str = ", ") -> str:
+def _tally(claims: Sequence[Claim]) -> str:
+    counts = {answer: sum(claim.holds is answer for claim in claims) for answer in VERDICTS}
+    said = [f"{counts[answer]} {VERDICTS[answer]}" for answer in VERDICTS if counts[answer]]
+    return f"Of the paper's {len(claims)} claims that runs can speak to: {', '.join(said)}."
+
+
+def _listed(names: Sequence[str]) -> str:
     *most, last = names
-    return f"{comma.join(most)} and {last}" if most else last
+    return f"{', '.join(most)} and {last}" if most else last
 
 
 def _chapter(setup: Setup, missing: dict[str, str]) -> Chapter:
@@ -128,7 +138,7 @@ def _chapter(setup: Setup, missing: dict[str, str]) -> Chapter:
         if found:
             groups.append(Group(title if len(sizes) > 1 else "", tuple(found)))
     without = [
-        (setting.label, missing.get(run.place, "it has no analysis.json"))
+        (setting.label, missing.get(run.place, "no analysis.json"))
         for setting in setup.settings
         for run in setting.runs
         if run.analysis is None
@@ -138,7 +148,8 @@ def _chapter(setup: Setup, missing: dict[str, str]) -> Chapter:
         if label not in reasons.setdefault(reason, []):
             reasons[reason].append(label)
     remarks = tuple(
-        f"Not analysed: {', '.join(labels)}: {reason}." for reason, labels in reasons.items()
+        f"Without an analysis ({reason}): {', '.join(labels)}."
+        for reason, labels in reasons.items()
     )
     return Chapter(setup, tables.results(setup), figures.overview(setup), tuple(groups), remarks)
 
@@ -164,7 +175,7 @@ def _evidence(claim: Claim) -> Table:
     return Table(
         f"claim-{slug(claim.name)}",
         claim.text,
-        claim.measure,
+        "",
         ("setting", *(method_title(name) for name in names), "holds"),
         tuple(rows),
     )
@@ -210,7 +221,7 @@ def _detail(setup: Setup, setting: Setting) -> Detail:
         )
     table = Table(
         f"seeds-{setting.key}",
-        f"Seeds {seeds(setting.seeds)}",
+        f"Seeds of {setting.label} on {setup.name}",
         "Accuracy in percent after the last task, by network.",
         ("seed", *setting.predictors, "steps", "time", "host", "folder"),
         tuple(rows),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import itertools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import singledispatch
 from pathlib import Path
@@ -36,6 +35,10 @@ Format = Literal["svg", "pdf"]
 _DASHES: dict[str, Any] = {"solid": "solid", "dashed": (0, (4, 1.6)), "dotted": (0, (1, 1.4))}
 _TURNS = 0.62
 """Share of the fullest colour from which numbers on it are light instead of dark."""
+
+
+CROWDED = 12
+"""Rows or columns from which numbers are set smaller."""
 
 
 @dataclass(frozen=True)
@@ -101,13 +104,15 @@ def _size(panel: Panel) -> Size:
     match panel:
         case HeatMap(rows=rows, columns=columns, row_axis=axis):
             longest = max((len(name) for name in rows), default=0)
-            side = 0.31 if max(len(rows), len(columns)) <= 12 else 0.22
-            names = 0.075 * longest + (0.45 if axis else 0.15)
-            return Size(max(len(columns) * side + names, 2.2), len(rows) * side + 0.75)
+            side = 0.21 if max(len(rows), len(columns)) > CROWDED else 0.27
+            names = 0.075 * longest + (0.4 if axis else 0.15)
+            width = len(columns) * side * _cell_width(panel) + names
+            return Size(max(width, 1.9), len(rows) * side + 0.7)
         case Dots(dots=dots):
-            return Size(5.6, 0.29 * len(dots) + 0.65)
+            longest = max((len(dot.label) for dot in dots), default=0)
+            return Size(2.9 + min(0.07 * longest, 2.2), 0.29 * len(dots) + 0.65)
         case Reliability():
-            return Size(2.5, 2.5)
+            return Size(2.55, 2.5)
         case Bars(categories=categories, series=series) if not panel.stacked:
             return Size(min(max(0.13 * len(categories) * len(series) + 1.2, 3.6), 7.0), 2.5)
         case _:
@@ -122,34 +127,33 @@ def draw(panel: Panel, axes: Axes) -> None:
 
 @draw.register
 def _heat_map(panel: HeatMap, axes: Axes) -> None:
+    crowded = max(len(panel.columns), len(panel.rows)) > CROWDED
+    size = TEXT * (0.72 if crowded else 0.9)
     for i, row in enumerate(panel.values):
         for j, value in enumerate(row):
             if value is None:
                 continue
-            depth = min(max(value / panel.top, 0.0), 1.0)
+            share = (value - panel.low) / (panel.high - panel.low)
+            depth = min(max(share, 0.0), 1.0) ** panel.contrast
+            text = f"{value:.{panel.decimals}f}"
+            ink = "on-heat" if depth > _TURNS else "soft" if text == "0" else "ink"
             place = (j - 0.48, i - 0.48)
             heat = colour("heat")
             axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor=heat, alpha=depth, linewidth=0))
-            ink = colour("on-heat" if depth > _TURNS else "ink")
-            small = max(len(panel.columns), len(panel.rows)) > 12
-            text = f"{value:.{panel.decimals}f}"
-            axes.text(
-                j,
-                i,
-                text,
-                ha="center",
-                va="center",
-                color=ink,
-                size=TEXT * (0.72 if small else 0.9),
-            )
+            axes.text(j, i, text, ha="center", va="center", color=colour(ink), size=size)
     axes.set_xlim(-0.5, len(panel.columns) - 0.5)
     axes.set_ylim(len(panel.rows) - 0.5, -0.5)
-    axes.set_aspect("equal")
+    axes.set_aspect(1 / _cell_width(panel))
     axes.set_xticks(range(len(panel.columns)), panel.columns)
     axes.set_yticks(range(len(panel.rows)), panel.rows)
     axes.tick_params(length=0, pad=2)
     axes.spines[:].set_visible(False)
     _name(axes, panel.title, panel.column_axis, panel.row_axis)
+
+
+def _cell_width(panel: HeatMap) -> float:
+    """In heights of a cell: wide enough for the name of its column."""
+    return max(1.0, 0.27 * max((len(name) for name in panel.columns), default=1))
 
 
 @draw.register
@@ -165,7 +169,11 @@ def _curves(panel: Curves, axes: Axes) -> None:
             high = [a + b for a, b in zip(y, std, strict=True)]
             axes.fill_between(line.x, low, high, color=tint, alpha=0.16, linewidth=0)
         axes.plot(line.x, y, color=tint, linestyle=_DASHES[line.look.dash])
-    if panel.whole:
+    if panel.scale == "log":
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.minorticks_off()
+    elif panel.scale == "percent":
         axes.set_ylim(0, 102)
     else:
         axes.set_ylim(bottom=0)
@@ -183,8 +191,8 @@ def _bars(panel: Bars, axes: Axes) -> None:
         x = [i + shift for i in range(len(values))]
         axes.bar(x, values, width * 0.94, bottom, color=colour(series.look.colour), linewidth=0)
         if series.std is not None:
-            error = {"ecolor": colour("ink"), "elinewidth": 0.7}
-            axes.errorbar(x, values, _floats(series.std), fmt="none", **error)
+            std = _floats(series.std)
+            axes.errorbar(x, values, std, fmt="none", ecolor=colour("ink"), elinewidth=0.7)
         if panel.stacked:
             bottom = [a + b for a, b in zip(bottom, values, strict=True)]
     if panel.equal is not None:
@@ -198,6 +206,8 @@ def _bars(panel: Bars, axes: Axes) -> None:
         rotation_mode="anchor",
     )
     axes.tick_params(axis="x", length=0)
+    axes.margins(x=0.01)
+    axes.set_ylim(0, 100 if panel.stacked else None)
     _finish(axes, panel.title, panel.x_axis, panel.y_axis)
 
 
@@ -231,45 +241,47 @@ def _reliability(panel: Reliability, axes: Axes) -> None:
             )
     axes.plot([0, 100], [0, 100], color=colour("ink"), linewidth=0.8, linestyle=_DASHES["dashed"])
     spread = "" if panel.ece_std is None else f" ± {panel.ece_std:.1f}"
-    axes.text(4, 96, f"ECE {panel.ece:.1f}{spread}", va="top", color=colour("ink"))
     axes.set_xlim(0, 100)
     axes.set_ylim(0, 100)
     axes.set_aspect("equal")
     axes.set_xticks([0, 50, 100])
     axes.set_yticks([0, 50, 100])
     _finish(axes, panel.title, "confidence, percent", "accuracy, percent")
+    error = f"ECE {panel.ece:.1f}{spread}"
+    axes.set_title(error, loc="right", size=TEXT, weight="normal", color=colour("soft"))
 
 
 @draw.register
 def _dots(panel: Dots, axes: Axes) -> None:
     for place, dot in enumerate(panel.dots):
         axes.axhline(place, color=colour("grid"), linewidth=0.6, zorder=0)
+        if panel.lowest is not None and dot.mean < panel.lowest:
+            continue
         if dot.paper_mean is not None:
-            if dot.paper_std is not None:
-                ends = [dot.paper_mean - dot.paper_std, dot.paper_mean + dot.paper_std]
-                axes.plot(
-                    ends,
-                    [place, place],
-                    color=colour("soft"),
-                    linewidth=5,
-                    alpha=0.25,
-                    solid_capstyle="butt",
-                )
-            axes.plot(
-                dot.paper_mean, place, marker="D", color=colour("soft"), markersize=5,
-                markerfacecolor="none", markeredgewidth=1, linestyle="none",
-            )  # fmt: skip
+            _paper(axes, place, dot.paper_mean, dot.paper_std or 0.0)
         tint = colour(dot.look.colour)
-        if dot.std is not None:
-            axes.plot(
-                [dot.mean - dot.std, dot.mean + dot.std], [place, place], color=tint, linewidth=1.4
-            )
+        ends = [dot.mean - (dot.std or 0.0), dot.mean + (dot.std or 0.0)]
+        axes.plot(ends, [place, place], color=tint, linewidth=1.6)
         axes.plot(dot.mean, place, marker="o", color=tint, markersize=5, linestyle="none")
+    left = axes.get_xlim()[0]
+    for place, dot in enumerate(panel.dots):
+        if panel.lowest is not None and dot.mean < panel.lowest:
+            text = f"◂ {dot.mean:.1f}, off the scale"
+            axes.text(left, place, text, va="center", color=colour(dot.look.colour))
+    axes.set_xlim(left=left)
     axes.set_yticks(range(len(panel.dots)), [dot.label for dot in panel.dots])
     axes.set_ylim(len(panel.dots) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0, labelcolor=colour("ink"))
     axes.spines["left"].set_visible(False)
     _name(axes, panel.title, panel.x_axis, "")
+
+
+def _paper(axes: Axes, place: float, mean: float, std: float) -> None:
+    """A hollow diamond on the breadth of its spread."""
+    soft = colour("soft")
+    ends = [mean - std, mean + std]
+    axes.plot(ends, [place] * 2, color=soft, linewidth=7, alpha=0.25, solid_capstyle="butt")
+    axes.plot(mean, place, color=soft, marker="D", markersize=4.5, markerfacecolor="none")
 
 
 def _floats(values: Values) -> list[float]:

@@ -20,7 +20,7 @@ class Look:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A matrix with its numbers in it; `top` is the value of the fullest colour, 0 of none."""
+    """A matrix with its numbers in it; colours go from none at `low` to the fullest at `high`."""
 
     title: str
     rows: tuple[str, ...]
@@ -28,8 +28,11 @@ class HeatMap:
     values: tuple[Values, ...]
     row_axis: str
     column_axis: str
-    top: float
+    low: float = 0.0
+    high: float = 100.0
     decimals: int = 0
+    contrast: float = 1.7
+    """Above 1 high values differ more than low ones, below 1 the other way round."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +55,7 @@ class Curves:
     y_axis: str
     lines: tuple[Line, ...]
     marks: tuple[float, ...] = ()
-    whole: bool = False
-    """Whether the axis begins at zero and shows all of 0 to 100 percent."""
+    scale: Literal["percent", "from zero", "log"] = "from zero"
 
 
 @dataclass(frozen=True)
@@ -125,6 +127,8 @@ class Dots:
     title: str
     x_axis: str
     dots: tuple[Dot, ...]
+    lowest: float | None = None
+    """The lowest mean on the axis, where one lies so far below that it is only named."""
 
 
 Panel = HeatMap | Curves | Bars | Areas | Reliability | Dots

@@ -127,8 +127,9 @@ class Setting:
     def numbers(self, predictor: str, kind: str, key: str) -> list[float]:
         """One number of each run's result; empty unless all runs have it."""
         found = [run.result["predictors"][predictor][kind] for run in self.runs]
-        values = [None if numbers is None else numbers[key] for numbers in found]
-        return [] if None in values else values
+        values = [numbers[key] for numbers in found if numbers is not None]
+        known = [value for value in values if value is not None]
+        return known if len(known) == len(self.runs) else []
 
     def spread(self, predictor: str, kind: str = "class_il", key: str = "mean") -> Spread | None:
         """That number over the seeds."""
@@ -157,7 +158,8 @@ class Setup:
     def about(self) -> str:
         """The stream in words, as far as it is known."""
         entry = catalog.STREAMS.get(self.stream)
-        return entry.title if entry else "a stream of the user's own"
+        title = entry.title if entry else "a stream of the user's own"
+        return title[:1].upper() + title[1:]
 
     def buffers(self) -> list[int | None]:
         """The sizes of memory among its settings, or None alone where nothing has a memory."""
@@ -222,7 +224,7 @@ def collect(roots: Iterable[Path]) -> Collection:
         where = " and ".join(map(str, roots))
         raise ValueError(f"there are no runs in {where}; `remanence run --out DIR` makes some")
     settings, twice = _settings(runs)
-    return Collection(_setups(settings), tuple([*leftovers, *twice]))
+    return Collection(_setups(settings), (*leftovers, *twice))
 
 
 def _candidates(root: Path) -> Iterator[Path]:
@@ -334,15 +336,15 @@ def _events(folder: RunFolder, remarks: list[str]) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     found: list[dict[str, Any]] = []
-    number = 0
     try:
-        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        for line in path.read_text(encoding="utf-8").splitlines():
             event = json.loads(line)
-            schema.require(event, {"event": str}, "the event")
-            schema.require(event, schema.EVENTS.get(event["event"], {}), "the event")
+            where = f"event {len(found) + 1}"
+            schema.require(event, {"event": str}, where)
+            schema.require(event, schema.EVENTS.get(event["event"], {}), where)
             found.append(event)
     except (OSError, ValueError, RecursionError) as error:
-        remarks.append(f"events.jsonl, line {number}: {error} (its events are left out)")
+        remarks.append(f"events.jsonl cannot be used: {error} (its events are left out)")
         return []
     return found
 
@@ -370,7 +372,7 @@ def _setups(settings: Sequence[Setting]) -> tuple[Setup, ...]:
     for name, group in zip(names, groups.values(), strict=True):
         group.sort(key=_order)
         if names.count(name) > 1:  # the same words for other bytes
-            name = f"{name}, data {group[0].config['data_checksum']}"
+            name = f"{name} {group[0].config['data_checksum'][:8]}"
         found.append(Setup(name, tuple(_labelled(group))))
     names = list(catalog.STREAMS)
     found.sort(key=lambda s: (names.index(s.stream) if s.stream in names else len(names), s.name))
@@ -379,7 +381,7 @@ def _setups(settings: Sequence[Setting]) -> tuple[Setup, ...]:
 
 def _setup_name(config: Mapping[str, Any]) -> str:
     entry = catalog.STREAMS.get(config["stream"])
-    parts = [str(config["stream"])]
+    parts = []
     if config["data"] != config["stream"] and not (entry and config["data"] == entry.datasets[0]):
         parts.append(str(config["data"]))
     if entry and config["network"] != entry.network:
@@ -391,7 +393,8 @@ def _setup_name(config: Mapping[str, Any]) -> str:
     ):
         if config.get(key) is not None:
             parts.append(text.format(config[key]))
-    return ", ".join(parts)
+    name = str(config["stream"])
+    return f"{name} ({', '.join(parts)})" if parts else name
 
 
 def _order(setting: Setting) -> tuple[Any, ...]:

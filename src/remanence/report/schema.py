@@ -38,7 +38,10 @@ RESULT: Pattern = {
     "complete": bool,
     "steps": int,
 }
-_BIN: Pattern = dict.fromkeys(("lower", "upper", "count", "accuracy", "confidence"), float)
+_BIN: Pattern = {
+    **dict.fromkeys(("lower", "upper", "count"), float),
+    **dict.fromkeys(("accuracy", "confidence"), (float, None)),
+}
 ANALYSIS: Pattern = {
     "predictors": {
         str: {

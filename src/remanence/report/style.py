@@ -47,7 +47,7 @@ def colour(name: str) -> str:
     return LIGHT.get(name, name)
 
 
-def settings() -> dict[str, Any]:
+def settings() -> Any:
     """Matplotlib's settings for every figure."""
     return {
         "axes.axisbelow": True,

@@ -8,7 +8,7 @@ from typing import Any
 
 from remanence import catalog, presets
 from remanence.presets import Figure, paper_figures
-from remanence.report.commands import command, seeds
+from remanence.report.commands import command
 from remanence.report.runs import Collection, Setting, Setup, Spread, method_title
 
 WITHIN = "Within: our mean lies no further from the paper's than one standard deviation of theirs."
@@ -68,7 +68,7 @@ def overview(collection: Collection) -> Table:
                 (
                     Cell(setup.name),
                     Cell(setting.label, link=setting.key),
-                    Cell(seeds(setting.seeds), float(len(setting.runs))),
+                    Cell(_spoken(setting.seeds), float(len(setting.runs))),
                     Cell(str(setting.config["data"])),
                     Cell(duration(mean), mean),
                     Cell("; ".join(sorted(where))),
@@ -403,6 +403,18 @@ def duration(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest:02} s"
     return f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def _spoken(numbers: Sequence[int]) -> str:
+    """Seeds as a reader says them.
+
+    >>> _spoken([0, 1, 2]), _spoken([0, 4]), _spoken([7])
+    ('0 to 2', '0, 4', '7')
+    """
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+        return f"{first} to {last}"
+    return ", ".join(map(str, numbers))
 
 
 def _machine(timing: Mapping[str, Any]) -> str:
