@@ -16,6 +16,7 @@ from tyro.conf import subcommand
 from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
+from remanence.cli.report import ReportOptions, report
 from remanence.cli.run import RunOptions, run
 
 BAD_INPUT = 2
@@ -23,12 +24,15 @@ BAD_INPUT = 2
 Verb = (
     Annotated[RunOptions, subcommand("run")]
     | Annotated[DemoOptions, subcommand("demo")]
+    | Annotated[ReportOptions, subcommand("report")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
 
 
-def parse(argv: list[str] | None = None) -> RunOptions | DemoOptions | ListOptions | DataOptions:
+def parse(
+    argv: list[str] | None = None,
+) -> RunOptions | DemoOptions | ReportOptions | ListOptions | DataOptions:
     """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
     complaint = io.StringIO()
     try:
@@ -68,6 +72,8 @@ def main(argv: list[str] | None = None) -> int:
                 return run(options)
             case DemoOptions():
                 return demo(options)
+            case ReportOptions():
+                return report(options)
             case ListOptions():
                 return show_list(options)
             case DataOptions(FetchOptions() as what):

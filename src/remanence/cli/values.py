@@ -60,12 +60,12 @@ def at_least_one(flag: str, value: int) -> int:
     return value
 
 
-def writable(folder: Path) -> None:
-    """Find out before hours of training whether their results can be kept."""
+def writable(folder: Path, flag: str = "--out") -> None:
+    """Find out before hours of work whether its results can be kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise ValueError(f"--out {folder} cannot be written: {error.strerror}") from None
+        raise ValueError(f"{flag} {folder} cannot be written: {error.strerror}") from None

@@ -112,7 +112,7 @@ def _size(panel: Panel) -> Size:
             longest = max((len(dot.label) for dot in dots), default=0)
             return Size(2.9 + min(0.07 * longest, 2.2), 0.29 * len(dots) + 0.65)
         case Reliability():
-            return Size(2.55, 2.5)
+            return Size(2.35, 2.5)
         case Bars(categories=categories, series=series) if not panel.stacked:
             return Size(min(max(0.13 * len(categories) * len(series) + 1.2, 3.6), 7.0), 2.5)
         case _:
@@ -247,8 +247,9 @@ def _reliability(panel: Reliability, axes: Axes) -> None:
     axes.set_xticks([0, 50, 100])
     axes.set_yticks([0, 50, 100])
     _finish(axes, panel.title, "confidence, percent", "accuracy, percent")
+    axes.set_title(panel.title, pad=18)
     error = f"ECE {panel.ece:.1f}{spread}"
-    axes.set_title(error, loc="right", size=TEXT, weight="normal", color=colour("soft"))
+    axes.text(0, 1.035, error, transform=axes.transAxes, color=colour("soft"))
 
 
 @draw.register

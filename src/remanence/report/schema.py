@@ -26,6 +26,14 @@ CONFIG: Pattern = {
     "seed": int,
     "published": bool,
     "notes": [str],
+    "stream_seed?": (int, str, None),
+    "validation?": (float, None),
+    "max_steps?": (int, None),
+    "update?": (str, None),
+    "device?": str,
+    "precision?": str,
+    "engine?": str,
+    "deterministic?": bool,
 }
 _PERCENT: Pattern = (float, None)
 _NUMBERS: Pattern = ({"matrix": [[_PERCENT]], "mean": _PERCENT, "forgetting": _PERCENT}, None)

@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -102,6 +103,7 @@ def execute(job: Job, tell: Callable[[Progress], None]) -> None:
         "machine": platform.machine(),
         "processor": _processor(settings.device),
         "host": platform.node(),
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
     about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
     for run in runs:
