@@ -113,7 +113,7 @@ def analysis(names: Sequence[str], *, ece: float = 0.05) -> dict[str, Any]:
     alike = [[1.0 if i == j else 0.95 for j in range(len(names))] for i in range(len(names))]
     return {
         "format": 1,
-        "predictors": {name: of_each for name in names},
+        "predictors": dict.fromkeys(names, of_each),
         "agreement": {"predictors": list(names), "matrix": alike},
     }
 

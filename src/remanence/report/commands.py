@@ -56,13 +56,14 @@ def _values(config: Mapping[str, Any]) -> list[str] | None:
     except ValueError:
         whole = frozenset(TRAINING_KEYS)
     words: list[str] = []
+    assigned: list[str] = []
     for name, value in departs.items():
         # Where any number may stand a flag makes 1.0 of 1, another setting; --set does not.
         if config["method"] in catalog.METHODS and (isinstance(value, float) or name in whole):
             words += [f"--{name.replace('_', '-')}", repr(value)]
         else:
-            words += ["--set", f"{name}={value!r}"]
-    return words
+            assigned.append(f"{name}={value!r}")
+    return [*words, "--set", *assigned] if assigned else words
 
 
 def _others(config: Mapping[str, Any]) -> Iterator[str]:

@@ -64,9 +64,9 @@ def save(figure: Figure, path: Path, kind: Format) -> None:
         sizes = [_size(panel) for panel in figure.panels]
         columns = min(len(sizes), 3 if max(s.width for s in sizes) < 4 else 2)
         rows = math.ceil(len(sizes) / columns)
-        keys = figure.keys()
-        legend = 0.28 * math.ceil(len(keys) / max(2 * columns, 1)) + 0.1 if keys else 0.0
-        height = rows * max(s.height for s in sizes) + legend
+        keys = figure.legend()
+        below = 0.28 * math.ceil(len(keys) / max(2 * columns, 1)) + 0.1 if keys else 0.0
+        height = rows * max(s.height for s in sizes) + below
         canvas = Canvas(
             figsize=(columns * max(s.width for s in sizes), height), layout="constrained"
         )

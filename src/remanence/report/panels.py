@@ -145,7 +145,7 @@ class Figure:
     """What to see."""
     panels: tuple[Panel, ...]
 
-    def keys(self) -> list[tuple[str, Look, Literal["line", "block"]]]:
+    def legend(self) -> list[tuple[str, Look, Literal["line", "block"]]]:
         """What a legend has to explain; nothing where there is only one kind of thing."""
         found: dict[tuple[str, Look, Literal["line", "block"]], None] = {}
         for panel in self.panels:
