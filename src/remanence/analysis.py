@@ -120,37 +120,34 @@ def _analysis(
     run: RunFolder, settings: AnalysisSettings, data_root: Path | None, device: str
 ) -> dict[str, Any]:
     config, result = run.read("config.json"), run.read("result.json")
-    if not isinstance(result.get("moments"), list):
-        raise ValueError(f"{run.path / 'result.json'} is not the result of a run")
     learner = load_run(run.path, device=device)
     place = None if data_root is None else str(data_root)
     its = replace(settings_of(config), device=device, data_root=place)
     stream = _stream(its, config)
-    seen = [i for i, test in enumerate(stream.tests) if test.since <= len(result["moments"]) - 2]
+    learned = len(result.get("moments", [])) - 1  # tasks; the first moment is before training
+    seen = [i for i, test in enumerate(stream.tests) if test.since < learned]
     if not seen:
-        raise ValueError(f"{run.path}: its stream has no tests to analyse it with")
+        raise ValueError("there are no tests of what it learned")
     tests = [stream.tests[i] for i in seen]
     batch = int(its.values["batch"])
-    trained = training_samples(stream, settings.samples, batch=batch, seed=settings.seed)
+    trained = training_samples(
+        stream.tasks[:learned], settings.samples, batch=batch, seed=settings.seed
+    ).to(device)
     scores, predictors = {}, {}
     for name, predictor in learner.predictors().items():
         found = ask(predictor, tests)
-        noted = result["predictors"][name]["class_il"]["matrix"][-1]
-        _verify(run, name, accuracies_of(found, tests).class_il, [noted[i] for i in seen])
+        noted = _noted(result, name, seen)
+        _verify(name, accuracies_of(found, tests).class_il, noted, TOLERANCE[its.precision])
         labels = torch.cat([part.labels for part in found])
         scores[name] = torch.cat([part.scores for part in found]).float()
+        noise = generator(settings.seed, "weight noise")
+        curve = flatness(
+            predictor, trained, sigmas=settings.sigmas, draws=settings.draws, noise=noise
+        )
         groups, kind = groups_of(tests, labels)
         predictors[name] = {
             "calibration": asdict(calibration(scores[name], labels, bins=settings.bins)),
-            "flatness": asdict(
-                flatness(
-                    predictor,
-                    trained.to(device),
-                    sigmas=settings.sigmas,
-                    draws=settings.draws,
-                    noise=generator(settings.seed, "weight noise"),
-                )
-            ),
+            "flatness": asdict(curve),
             "task_probabilities": asdict(task_probabilities(scores[name], groups, kind)),
             "confusion": asdict(confusion(scores[name], labels)),
         }
@@ -173,12 +170,22 @@ def _stream(settings: Settings, config: Mapping[str, Any]) -> Stream:
     return stream
 
 
-def _verify(run: RunFolder, predictor: str, found: Sequence[float], noted: Sequence[float]) -> None:
+def _noted(result: Mapping[str, Any], predictor: str, tests: Sequence[int]) -> list[float]:
+    """What the run's result says of a predictor on these tests, after the last task."""
+    try:
+        row = result["predictors"][predictor]["class_il"]["matrix"][-1]
+        return [float(row[i]) for i in tests]
+    except (KeyError, TypeError, IndexError):
+        raise ValueError(f"result.json has no accuracies of {predictor}") from None
+
+
+def _verify(
+    predictor: str, found: Sequence[float], noted: Sequence[float], tolerance: float
+) -> None:
     """ValueError unless a predictor scores on its tests what the run's result says."""
-    precision = run.read("config.json")["precision"]
     for now, then in zip(found, noted, strict=True):
-        if abs(now - then) > TOLERANCE[precision]:
+        if abs(now - then) > tolerance:
             raise ValueError(
-                f"{run.path}: {predictor} scores {now:.2f} % where result.json has {then:.2f} %; "
-                "its saved networks are not those that were evaluated: train the run again"
+                f"{predictor} scores {now:.2f} % where result.json has {then:.2f} %; the saved "
+                "networks are not those that were evaluated: train the run again"
             )

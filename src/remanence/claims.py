@@ -183,7 +183,7 @@ def _collect(
 Figure = Callable[[Run], float | None]
 
 
-def _over_seeds(runs: Sequence[Run], figure: Figure) -> Spread | None:
+def over_seeds(runs: Sequence[Run], figure: Figure) -> Spread | None:
     """The figure over seeds; None unless every run has it."""
     values = [figure(run) for run in runs]
     known = [value for value in values if value is not None]
@@ -271,13 +271,13 @@ def _agreement(run: Run) -> float | None:
 
 def _stable_best(setting: _Setting) -> Evidence | None:
     runs = setting.chosen("clser")
-    numbers = _known({n: _over_seeds(runs, _accuracy(n)) for n in ("stable", "plastic", "working")})
+    numbers = _known({n: over_seeds(runs, _accuracy(n)) for n in ("stable", "plastic", "working")})
     return _compared(setting, numbers, "stable", better=max) if len(numbers) == 3 else None
 
 
 def _lower_variance(setting: _Setting) -> Evidence | None:
     methods = ("clser", "mean-er")
-    accuracy = _known({m: _over_seeds(setting.chosen(m), _accuracy()) for m in methods})
+    accuracy = _known({m: over_seeds(setting.chosen(m), _accuracy()) for m in methods})
     numbers = {m: Spread(s.std, None, s.seeds) for m, s in accuracy.items() if s.std is not None}
     if len(numbers) < 2:
         return None
@@ -314,9 +314,9 @@ def _chance_helps(setting: _Setting) -> Iterable[Evidence]:
             key = repr(sorted((k, v) for k, v in config.items() if k in _DECIDING))
             alike.setdefault(key, {})[config.get("update", "coin")] = runs
         for pair in alike.values():
-            numbers = _known({u: _over_seeds(runs, _accuracy()) for u, runs in pair.items()})
+            numbers = _known({u: over_seeds(runs, _accuracy()) for u, runs in pair.items()})
             if len(numbers) == 2:
-                agreement = _known({u: _over_seeds(runs, _agreement) for u, runs in pair.items()})
+                agreement = _known({u: over_seeds(runs, _agreement) for u, runs in pair.items()})
                 also = {"agreement of stable and plastic": agreement} if agreement else {}
                 named = _Setting(f"{method} on {setting.name}", setting.variants)
                 yield _compared(named, numbers, "coin", better=max, also=also)
@@ -327,7 +327,7 @@ _DECIDING = ("values", "device", "precision", "engine", "deterministic", "data_c
 
 def _by_method(setting: _Setting, figure: Figure) -> Numbers:
     methods = ("clser", *RIVALS)
-    return _known({m: _over_seeds(setting.chosen(m), figure) for m in methods})
+    return _known({m: over_seeds(setting.chosen(m), figure) for m in methods})
 
 
 def _against_rivals(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -13,6 +13,13 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from remanence.claims import (
+    accuracy_retained,
+    calibration_error,
+    distance_from_uniform,
+    last_task_excess,
+    over_seeds,
+)
 from remanence.presets import paper_figures
 from remanence.training import Progress
 
@@ -148,7 +155,35 @@ def comparison_table(title: str, summaries: Sequence[Mapping[str, Any]]) -> Tabl
     return table
 
 
-def spread(mean: float | None, std: float | None) -> str:
+def analyses_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """The figures of analysed runs, over the seeds of each setting, of the predictor that answers.
+
+    Each run holds its `config`, `result` and `analysis`.
+    """
+    figures: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
+        "calibration error": calibration_error,
+        "last task's excess": last_task_excess,
+        "distance from uniform": distance_from_uniform,
+        "left under noise": accuracy_retained,
+    }
+    title = "The predictor that answers, over seeds; shares from 0 to 1"
+    table = Table("stream", "method", "seeds", title=title, min_width=len(title))
+    for name in figures:
+        table.add_column(name, justify="right")
+    settings: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        config = run["config"]
+        buffer = "" if config["buffer"] is None else f" {config['buffer']}"
+        name = f"{config['method']}{buffer} ({config['hash']})"
+        settings.setdefault((f"{config['stream']} ({config['data']})", name), []).append(run)
+    for (stream, name), group in settings.items():
+        row = [over_seeds(group, figure) for figure in figures.values()]
+        cells = ["–" if s is None else spread(s.mean, s.std, digits=3) for s in row]
+        table.add_row(stream, name, str(len(group)), *cells)
+    return table
+
+
+def spread(mean: float | None, std: float | None, digits: int = 2) -> str:
     """A mean with its standard deviation, where it has one.
 
     >>> spread(91.234, 0.5), spread(91.234, None), spread(None, None)
@@ -156,7 +191,7 @@ def spread(mean: float | None, std: float | None) -> str:
     """
     if mean is None:
         return "–"
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
 def _paper(summary: Mapping[str, Any], predictor: str, *, first: bool) -> str:

@@ -7,6 +7,7 @@ RUNS/<stream>/<method>[-<buffer>]-<8 hex>/seed-<n>/
     learner.safetensors    the final state, memory included
     timing.json            seconds, host, versions
     events.jsonl           one line per evaluation and per look at the counters
+    analysis.json          what `remanence analyze` found
 """
 
 from __future__ import annotations
@@ -61,7 +62,8 @@ class RunFolder:
     def begin(self, config: Mapping[str, Any]) -> None:
         """Make the folder, with its configuration and no events, replacing what was there."""
         (self.path / "models").mkdir(parents=True, exist_ok=True)
-        (self.path / "result.json").unlink(missing_ok=True)
+        for outdated in ("result.json", "analysis.json"):
+            (self.path / outdated).unlink(missing_ok=True)
         write_json(self.path / "config.json", config)
         (self.path / "events.jsonl").write_bytes(b"")
 

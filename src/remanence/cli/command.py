@@ -13,6 +13,7 @@ from typing import Annotated, NoReturn
 import tyro
 from tyro.conf import subcommand
 
+from remanence.cli.analyze import AnalyzeOptions, analyze
 from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
@@ -24,6 +25,7 @@ BAD_INPUT = 2
 Verb = (
     Annotated[RunOptions, subcommand("run")]
     | Annotated[DemoOptions, subcommand("demo")]
+    | Annotated[AnalyzeOptions, subcommand("analyze")]
     | Annotated[ReportOptions, subcommand("report")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
@@ -32,7 +34,7 @@ Verb = (
 
 def parse(
     argv: list[str] | None = None,
-) -> RunOptions | DemoOptions | ReportOptions | ListOptions | DataOptions:
+) -> RunOptions | DemoOptions | AnalyzeOptions | ReportOptions | ListOptions | DataOptions:
     """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
     complaint = io.StringIO()
     try:
@@ -72,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
                 return run(options)
             case DemoOptions():
                 return demo(options)
+            case AnalyzeOptions():
+                return analyze(options)
             case ReportOptions():
                 return report(options)
             case ListOptions():

@@ -25,7 +25,7 @@ from remanence.cli.values import (
 )
 
 if TYPE_CHECKING:
-    from remanence.training import Settings
+    from remanence.training import Progress, Settings
     from remanence.training.seeds import Outcome
 
 MOST_THREADS = 256
@@ -71,6 +71,8 @@ class RunOptions:
     """mean-er: how often its memory is updated."""
     decay: Real = None
     """mean-er: how slowly it moves."""
+    update: Literal["coin", "every"] = "coin"
+    """clser, mean-er: update the memories at random steps, or at regular ones as often."""
     alpha: Real = None
     """der, derpp: weight of the stored logits."""
     beta: Real = None
@@ -112,6 +114,8 @@ class RunOptions:
     """Folder for the runs."""
     again: Switch = False
     """Train again what is there already."""
+    tensorboard: Folder = None
+    """Log losses, accuracies and the memory's classes for TensorBoard in this folder."""
     workers: Whole = None
     """Worker processes; as many as cores unless given."""
     threads: Count = 1
@@ -164,9 +168,12 @@ def run(options: RunOptions) -> int:
         precision=options.precision,
         engine=options.engine,
         deterministic=options.deterministic,
+        update=options.update,
     )
     build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
     writable(options.out)
+    if options.tensorboard is not None:
+        writable(options.tensorboard, "--tensorboard")
     if not options.quiet:
         for note in settings.notes:
             tell_user(f"note: {note}")
@@ -179,6 +186,7 @@ def run(options: RunOptions) -> int:
         threads=threads,
         side_by_side=side_by_side,
         quiet=options.quiet,
+        tensorboard=options.tensorboard,
     )
     if summary is not None:
         if not options.quiet:
@@ -190,16 +198,29 @@ def run(options: RunOptions) -> int:
 
 
 def train_seeds(
-    settings: Settings, seeds: list[int], out: Path, *, quiet: bool, **how: Any
+    settings: Settings,
+    seeds: list[int],
+    out: Path,
+    *,
+    quiet: bool,
+    tensorboard: Path | None = None,
+    **how: Any,
 ) -> tuple[Outcome, dict[str, Any] | None]:
     """Make the runs under a progress display, say what failed, and sum up the rest."""
     from remanence import results
     from remanence.display import ProgressDisplay, tell_user
+    from remanence.tensorboard import TensorBoardLog
     from remanence.training.seeds import make_runs
 
     began = time.perf_counter()
-    with ProgressDisplay(quiet=quiet) as display:
-        outcome = make_runs(settings, seeds, out, tell=display, **how)
+    folders = [settings.folder(out, seed) for seed in seeds]
+    with ProgressDisplay(quiet=quiet) as display, TensorBoardLog(tensorboard, folders) as log:
+
+        def tell(seed: int, progress: Progress) -> None:
+            display(seed, progress)
+            log.read()
+
+        outcome = make_runs(settings, seeds, out, tell=tell, **how)
     if outcome.reused and not quiet:
         tell_user(
             f"{outcome.reused} of {len(seeds)} runs were there already; --again trains them again"

@@ -1,33 +1,33 @@
-"""Some of a stream's training samples, chosen with equal chance."""
+"""Some of the training samples of a stream's tasks, chosen with equal chance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 
 from remanence.randomness import generator
 from remanence.records import Samples, join
-from remanence.streams import ComposedTask, Stream, Task
+from remanence.streams import ComposedTask, Task
 
 MOST_COLLECTED = 100_000
 """Samples read from a task that composes its batches, which may be endless."""
 
 
-def training_samples(stream: Stream, count: int, *, batch: int, seed: int) -> Samples:
-    """`count` samples (all, if there are fewer) out of all tasks, in their order.
+def training_samples(tasks: Sequence[Task], count: int, *, batch: int, seed: int) -> Samples:
+    """`count` samples (all, if there are fewer) out of all these tasks, in their order.
 
     Tasks that compose their batches are composed anew, from `seed`, in batches of `batch`.
     """
     supplies = [
         _supply(task, batch, generator(seed, f"composition {number}"))
-        for number, task in enumerate(stream.tasks)
+        for number, task in enumerate(tasks)
     ]
     total = sum(size for size, _ in supplies)
     draws = generator(seed, "training samples")
     chosen = torch.randperm(total, generator=draws)[:count].sort().values
     parts, start = [], 0
-    for task, (size, samples) in zip(stream.tasks, supplies, strict=True):
+    for task, (size, samples) in zip(tasks, supplies, strict=True):
         rows = chosen[(chosen >= start) & (chosen < start + size)] - start
         if len(rows):
             source = samples()

@@ -50,6 +50,8 @@ class Settings:
     engine: str = "eager"
     deterministic: bool = False
     """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
+    update: str = "coin"
+    """clser, mean-er: when the semantic memories are updated, by a coin or at regular steps."""
     data_root: str | None = None
     notes: tuple[str, ...] = ()
     """What was substituted or assumed, a sentence each."""
@@ -57,8 +59,11 @@ class Settings:
     """Whether all of it is as published, so that the paper's figure may stand beside the result."""
 
     def deciding(self) -> dict[str, Any]:
-        """What the hash covers."""
-        return {k: v for k, v in asdict(self).items() if k not in _REMARKS}
+        """What the hash covers. An option that came later is left out where it is not used."""
+        fields = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
+        if self.update == "coin":
+            del fields["update"]
+        return fields
 
     def config(self, seed: int, stream: Stream) -> dict[str, Any]:
         """The content of `config.json`."""
@@ -207,6 +212,8 @@ def build_learner(settings: Settings, inputs: Inputs, seed: int) -> Learner:
     }
     if settings.buffer is not None:
         arguments["buffer_size"] = settings.buffer
+    if settings.update != "coin":
+        arguments["update"] = settings.update
     if "tasks" in accepted(learner):
         arguments["tasks"] = inputs.tasks
     return learner(

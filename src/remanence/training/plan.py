@@ -47,6 +47,7 @@ def plan(
     precision: str | None = None,
     engine: str | None = None,
     deterministic: bool = False,
+    update: str = "coin",
 ) -> Settings:
     """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
 
@@ -67,6 +68,10 @@ def plan(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
     takes = accepted(find_learner(method))
+    if update != "coin" and "update" not in takes:
+        raise ValueError(
+            f"--update {update}: {method} has no semantic memories; clser and mean-er have"
+        )
     buffer = _buffer(method, buffer, takes, notes)
     chosen = _dataset(stream, dataset, data_root, notes)
     values = _values(stream, method, buffer, dict(given or {}), takes, chosen, notes)
@@ -96,12 +101,14 @@ def plan(
         precision=precision or ("fp32" if device == "cpu" else "bf16"),
         engine=engine or ("eager" if device == "cpu" else "captured"),
         deterministic=deterministic and device != "cpu",
+        update=update,
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
         published=entry is not None
         and chosen == entry.datasets[0]
         and (network, stream_seed, validation, max_steps) == (None,) * 4
-        and not (notes or given),
+        and not (notes or given)
+        and update == "coin",
     )
     if settings.network not in catalog.NETWORKS and ":" not in settings.network:
         raise ValueError(
@@ -195,7 +202,8 @@ def _values(
     dataset: str | None,
     notes: list[str],
 ) -> dict[str, float]:
-    allowed = {*takes} - {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks"}
+    others = {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update"}
+    allowed = {*takes} - others
     whole = _whole(takes)
     for key, value in given.items():
         if key not in allowed and key not in TRAINING_KEYS:

@@ -48,7 +48,7 @@ class Record:
 
     def finish(self, learner: Learner, steps: int) -> None:
         """Note the learner's counters at the end."""
-        self.totals = {name: float(total) for name, total in sorted(learner.totals.items())}
+        self.totals = learner.readings()
         self.steps = steps
 
     def latest(self) -> float | None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from remanence.memory.episodic import EpisodicMemory
 from remanence.results import RunFolder
 from remanence.training.build import Settings, build_engine, build_run, read_dataset
 from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
@@ -108,6 +109,8 @@ def execute(job: Job, tell: Callable[[Progress], None]) -> None:
     about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
     for run in runs:
         result = {**about, "data": run.stream.data, "seed": run.seed, **run.record.result()}
+        for name, content in run.learner.histograms().items():
+            folders[run.seed].event(name, step=run.step, **content)
         folders[run.seed].finish(run.learner, result, timing)
 
 
@@ -118,8 +121,10 @@ def _processor(device: str) -> str:
 
 
 def _note_totals(folder: RunFolder, run: Run) -> None:
-    totals = {name: float(total) for name, total in run.learner.totals.items()}
-    folder.event("totals", step=run.step, **totals)
+    folder.event("totals", step=run.step, **run.learner.readings())
+    memory = getattr(run.learner, "memory", None)
+    if isinstance(memory, EpisodicMemory):
+        folder.event("memory", step=run.step, classes=memory.class_counts(run.stream.classes))
 
 
 def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
