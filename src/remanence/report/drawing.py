@@ -33,12 +33,16 @@ from remanence.state import write_whole
 
 Format = Literal["svg", "pdf"]
 _DASHES: dict[str, Any] = {"solid": "solid", "dashed": (0, (4, 1.6)), "dotted": (0, (1, 1.4))}
-_TURNS = 0.62
+TURNS = 0.66
 """Share of the fullest colour from which numbers on it are light instead of dark."""
 
 
 CROWDED = 12
 """Rows or columns from which numbers are set smaller."""
+
+
+LONGEST = 36
+"""Letters of a name in a drawing."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def save(figure: Figure, path: Path, kind: Format) -> None:
                 draw(panel, axes)
         if keys:
             handles = [_handle(look, sort) for _, look, sort in keys]
-            labels = [label for label, _, _ in keys]
+            labels = [_short(label) for label, _, _ in keys]
             canvas.legend(
                 handles, labels, loc="outside lower center", ncols=min(len(keys), 2 * columns)
             )
@@ -103,13 +107,13 @@ def _handle(look: Look, sort: str) -> Line2D | Rectangle:
 def _size(panel: Panel) -> Size:
     match panel:
         case HeatMap(rows=rows, columns=columns, row_axis=axis):
-            longest = max((len(name) for name in rows), default=0)
+            longest = max((len(_short(name)) for name in rows), default=0)
             side = 0.21 if max(len(rows), len(columns)) > CROWDED else 0.27
             names = 0.075 * longest + (0.4 if axis else 0.15)
             width = len(columns) * side * _cell_width(panel) + names
             return Size(max(width, 1.9), len(rows) * side + 0.7)
         case Dots(dots=dots):
-            longest = max((len(dot.label) for dot in dots), default=0)
+            longest = max((len(_short(dot.label)) for dot in dots), default=0)
             return Size(2.9 + min(0.07 * longest, 2.2), 0.29 * len(dots) + 0.65)
         case Reliability():
             return Size(2.35, 2.5)
@@ -136,16 +140,19 @@ def _heat_map(panel: HeatMap, axes: Axes) -> None:
             share = (value - panel.low) / (panel.high - panel.low)
             depth = min(max(share, 0.0), 1.0) ** panel.contrast
             text = f"{value:.{panel.decimals}f}"
-            ink = "on-heat" if depth > _TURNS else "soft" if text == "0" else "ink"
+            ink = "on-heat" if depth > TURNS else "soft" if text == "0" else "ink"
             place = (j - 0.48, i - 0.48)
             heat = colour("heat")
-            axes.add_patch(Rectangle(place, 0.96, 0.96, facecolor=heat, alpha=depth, linewidth=0))
-            axes.text(j, i, text, ha="center", va="center", color=colour(ink), size=size)
+            cell = Rectangle(place, 0.96, 0.96, facecolor=heat, alpha=depth, linewidth=0)
+            number = axes.text(j, i, text, ha="center", va="center", color=colour(ink), size=size)
+            axes.add_patch(cell)
+            for inside in (cell, number):  # of the axes: layout need not ask them, one by one
+                inside.set_in_layout(False)
     axes.set_xlim(-0.5, len(panel.columns) - 0.5)
     axes.set_ylim(len(panel.rows) - 0.5, -0.5)
     axes.set_aspect(1 / _cell_width(panel))
-    axes.set_xticks(range(len(panel.columns)), panel.columns)
-    axes.set_yticks(range(len(panel.rows)), panel.rows)
+    axes.set_xticks(range(len(panel.columns)), [_short(name) for name in panel.columns])
+    axes.set_yticks(range(len(panel.rows)), [_short(name) for name in panel.rows])
     axes.tick_params(length=0, pad=2)
     axes.spines[:].set_visible(False)
     _name(axes, panel.title, panel.column_axis, panel.row_axis)
@@ -153,7 +160,7 @@ def _heat_map(panel: HeatMap, axes: Axes) -> None:
 
 def _cell_width(panel: HeatMap) -> float:
     """In heights of a cell: wide enough for the name of its column."""
-    return max(1.0, 0.27 * max((len(name) for name in panel.columns), default=1))
+    return max(1.0, 0.27 * max((len(_short(name)) for name in panel.columns), default=1))
 
 
 @draw.register
@@ -200,7 +207,7 @@ def _bars(panel: Bars, axes: Axes) -> None:
     crowded = sum(map(len, panel.categories)) > 44
     axes.set_xticks(
         range(len(panel.categories)),
-        panel.categories,
+        [_short(name) for name in panel.categories],
         rotation=45 if crowded else 0,
         ha="right" if crowded else "center",
         rotation_mode="anchor",
@@ -247,7 +254,7 @@ def _reliability(panel: Reliability, axes: Axes) -> None:
     axes.set_xticks([0, 50, 100])
     axes.set_yticks([0, 50, 100])
     _finish(axes, panel.title, "confidence, percent", "accuracy, percent")
-    axes.set_title(panel.title, pad=18)
+    axes.set_title(_short(panel.title), pad=18)
     error = f"ECE {panel.ece:.1f}{spread}"
     axes.text(0, 1.035, error, transform=axes.transAxes, color=colour("soft"))
 
@@ -270,7 +277,7 @@ def _dots(panel: Dots, axes: Axes) -> None:
             text = f"◂ {dot.mean:.1f}, off the scale"
             axes.text(left, place, text, va="center", color=colour(dot.look.colour))
     axes.set_xlim(left=left)
-    axes.set_yticks(range(len(panel.dots)), [dot.label for dot in panel.dots])
+    axes.set_yticks(range(len(panel.dots)), [_short(dot.label) for dot in panel.dots])
     axes.set_ylim(len(panel.dots) - 0.5, -0.5)
     axes.tick_params(axis="y", length=0, labelcolor=colour("ink"))
     axes.spines["left"].set_visible(False)
@@ -285,6 +292,11 @@ def _paper(axes: Axes, place: float, mean: float, std: float) -> None:
     axes.plot(mean, place, color=soft, marker="D", markersize=4.5, markerfacecolor="none")
 
 
+def _short(name: str) -> str:
+    """A name that leaves room for what it names; the record and the page have it in full."""
+    return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
+
+
 def _floats(values: Values) -> list[float]:
     return [math.nan if v is None else v for v in values]
 
@@ -297,6 +309,6 @@ def _finish(axes: Axes, title: str, x_axis: str, y_axis: str) -> None:
 
 
 def _name(axes: Axes, title: str, x_axis: str, y_axis: str) -> None:
-    axes.set_title(title)
+    axes.set_title(_short(title))
     axes.set_xlabel(x_axis)
     axes.set_ylabel(y_axis)

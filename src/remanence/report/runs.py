@@ -310,15 +310,16 @@ def _check_matrices(result: Mapping[str, Any]) -> None:
 
 def _check_analysis(content: Mapping[str, Any]) -> None:
     for name, found in content["predictors"].items():
-        where = f"analysis.json: {{}} of {name}"
         confusion, flatness = found["confusion"], found.get("flatness")
         square = (len(confusion["classes"]),) * 2
-        _check_shape(confusion["counts"], square, where.format("confusion"))
+        _check_shape(confusion["counts"], square, f"analysis.json: confusion of {name}")
         if flatness:
             curves = [flatness[key] for key in ("accuracy", "accuracy_std", "loss", "loss_std")]
-            _check_shape(curves, (4, len(flatness["sigmas"])), where.format("flatness"))
+            _check_shape(curves, (4, len(flatness["sigmas"])), f"analysis.json: flatness of {name}")
         mass = found["task_probabilities"]
-        _check_shape([mass["mass"]], (1, len(mass["names"])), where.format("task probabilities"))
+        _check_shape(
+            [mass["mass"]], (1, len(mass["names"])), f"analysis.json: task probabilities of {name}"
+        )
     agreement = content["agreement"]
     size = len(agreement["predictors"])
     _check_shape(agreement["matrix"], (size, size), "analysis.json: agreement")
@@ -419,7 +420,9 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
         differs = [
             f"{key.replace('_', ' ')} {_plain(value)}"
             for key, value in own.items()
-            if key not in usual and any(other.get(key) != value for other in everything)
+            if value is not None
+            and key not in usual
+            and any(other.get(key) != value for other in everything)
         ]
         buffer = [] if setting.buffer is None else [str(setting.buffer)]
         label = " ".join([setting.title, *buffer])
