@@ -53,6 +53,8 @@ def report(options: ReportOptions) -> int:
     from remanence.state import write_whole
 
     out = options.out or Path(f"report.{options.format}")
+    if out.is_dir():
+        raise ValueError(f"-o {out} is a folder; expected the name of a file")
     writable(out.parent, "-o")
     if options.figures is not None:
         writable(options.figures, "--figures")
