@@ -152,6 +152,14 @@ def test_sensitivity_names_what_was_varied(tmp_path: Path) -> None:
     ]
 
 
+def test_regular_updates_are_a_column_of_their_own(tmp_path: Path) -> None:
+    made.make_run(tmp_path)
+    made.make_run(tmp_path, update="every")
+    table = paper_tables(tmp_path)["table-S3-s-mnist-clser-500"]
+    assert table.columns[0] == "update"
+    assert [row[0] for row in texts(table)] == ["coin", "every"]
+
+
 def test_table_s3_stands_beside_the_papers_sweep(tmp_path: Path) -> None:
     cifar = {"stream": "s-cifar10", "dataset": "cifar10", "network": "resnet18"}
     swept = {"consistency_weight": 0.1, "stable_rate": 0.1, "plastic_rate": 0.2}

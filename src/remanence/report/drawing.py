@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
+from matplotlib.ticker import LogLocator
 
 from remanence.report.panels import (
     Areas,
@@ -178,6 +179,7 @@ def _curves(panel: Curves, axes: Axes) -> None:
         axes.plot(line.x, y, color=tint, linestyle=_DASHES[line.look.dash])
     if panel.scale == "log":
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
     elif panel.scale == "percent":
@@ -204,7 +206,7 @@ def _bars(panel: Bars, axes: Axes) -> None:
             bottom = [a + b for a, b in zip(bottom, values, strict=True)]
     if panel.equal is not None:
         axes.axhline(panel.equal, color=colour("ink"), linewidth=0.8, linestyle=_DASHES["dashed"])
-    crowded = sum(map(len, panel.categories)) > 44
+    crowded = sum(len(name) + 1 for name in panel.categories) > 36
     axes.set_xticks(
         range(len(panel.categories)),
         [_short(name) for name in panel.categories],

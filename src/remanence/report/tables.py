@@ -251,7 +251,7 @@ def _sensitivity(collection: Collection) -> Iterator[Table]:
             networks = settings[0].predictors
             rows = []
             for setting in settings:
-                values = setting.config["values"]
+                values = _varied(setting)
                 figures = {f.predictor: f for f in _swept_figures(setting)}
                 rows.append(
                     (
@@ -282,14 +282,19 @@ def _sensitivity(collection: Collection) -> Iterator[Table]:
 
 def _swept(settings: Sequence[Setting]) -> list[str]:
     """The hyperparameters in which these settings differ."""
-    everything = [setting.config["values"] for setting in settings]
+    everything = [_varied(setting) for setting in settings]
     names = dict.fromkeys(key for values in everything for key in values)
     return [key for key in names if len({values.get(key) for values in everything}) > 1]
 
 
-def _value(value: float | None, setting: Setting) -> Cell:
-    if value is None:
-        return Cell("–", link=setting.key)
+def _varied(setting: Setting) -> dict[str, float | str]:
+    """What may be varied: its hyperparameters, and when its memories are updated."""
+    return {**setting.config["values"], "update": setting.config.get("update") or "coin"}
+
+
+def _value(value: float | str | None, setting: Setting) -> Cell:
+    if isinstance(value, str) or value is None:
+        return Cell(value or "–", link=setting.key)
     return Cell(f"{value:g}", value, link=setting.key)
 
 

@@ -114,8 +114,9 @@ def confusion(settings: Sequence[Setting]) -> Figure | None:
         if not found or len(found[0]["classes"]) > MOST_CELLS:
             continue
         counts = [sums(rows) for rows in zip(*(f["counts"] for f in found), strict=True)]
-        names = tuple(str(name) for name in found[0]["classes"])
-        shares = tuple(tuple(_shares(row)) for row in counts)
+        met = [i for i, row in enumerate(counts) if sum(row) or any(other[i] for other in counts)]
+        names = tuple(str(found[0]["classes"][i]) for i in met)
+        shares = tuple(tuple(_shares([counts[i][j] for j in met])) for i in met)
         panels.append(
             HeatMap(
                 network.setting.title, names, names, shares, "true class", "answer", contrast=0.75
