@@ -44,7 +44,7 @@ value = 3
 
 CASES = {
     # the command line itself
-    "": "Expected one of {run, demo, list, data}",
+    "": "Expected one of {run, demo, ",
     "runn": "Unrecognized options: runn",
     "run --bufer 200": "Unrecognized options: --bufer, 200 (perhaps --buffer?)",
     "run s-mnist r-mnist": "Unrecognized options: r-mnist",
@@ -56,6 +56,8 @@ CASES = {
     "run --threads many": "--threads: 'many' is not a whole number",
     "run --device tpu": "invalid choice 'tpu' for argument '--device'",
     "run --precision fp64": "'--precision'. Expected one of ('fp32', 'bf16')",
+    "run --update sometimes": "'--update'. Expected one of ('coin', 'every')",
+    "run --method er --update every": "--update every: er has no semantic memories",
     "run --engine steam": "'--engine'. Expected one of ('eager', 'captured', 'compiled')",
     "data": "Expected one of {fetch, verify}",
     "data fetch": "{mnist,cifar10,cifar100,tiny-imagenet}",

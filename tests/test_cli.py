@@ -59,7 +59,7 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("", ["run", "demo", "report", "list", "data", "Learn from streams that change"]),
+        ("", ["run", "demo", "analyze", "report", "list", "data", "Learn from streams that change"]),
         (
             "run",
             [
@@ -70,10 +70,12 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
+                *("--update {coin,every}", "--tensorboard DIR"),
                 *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
             ],
         ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),
+        ("analyze", ["[RUN ...]", "calibration", "--sigmas X,X,...", "--again", "--json"]),
         (
             "report",
             [
