@@ -59,7 +59,10 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("", ["run", "demo", "analyze", "report", "list", "data", "Learn from streams that change"]),
+        (
+            "",
+            ["run", "demo", "analyze", "report", "list", "data", "Learn from streams that change"],
+        ),
         (
             "run",
             [

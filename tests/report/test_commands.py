@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import signal
 import sys
@@ -10,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.report import made
 
 from remanence import catalog
+from remanence.analysis import AnalysisSettings
 from remanence.cli import RunOptions, main, parse
-from remanence.report.commands import command
-from remanence.report.runs import Run, Setting
+from remanence.report.commands import analysis_command, command
+from remanence.report.runs import Run, Setting, collect
 from remanence.results import RunFolder, settings_hash
 from remanence.training.build import Settings
 from remanence.training.plan import parse_seeds, plan
@@ -109,6 +112,24 @@ def test_seeds_are_those_that_finished(monkeypatch: pytest.MonkeyPatch) -> None:
         assert text is not None
         assert f"--seeds {said} " in text
         assert parse_seeds(said) == list(seeds)
+
+
+def test_the_command_behind_an_analysis(tmp_path: Path) -> None:
+    folder = made.make_run(tmp_path / "my runs")
+    (found,) = collect([tmp_path / "my runs"]).settings
+    usual = f"remanence analyze 'my runs/s-mnist/{folder.parent.name}'"
+    assert analysis_command(found) == usual
+    content = made.analysis(["stable", "plastic", "working"])
+    asked = AnalysisSettings(sigmas=(0.0, 0.5), draws=2)
+    (folder / "analysis.json").write_text(json.dumps({**content, "settings": asked.plain()}))
+    (found,) = collect([tmp_path / "my runs"]).settings
+    text = analysis_command(found)
+    assert text == f"{usual} --sigmas 0.0,0.5 --draws 2"
+    options = parse(shlex.split(text)[1:])
+    assert (options.sigmas, options.draws) == ("0.0,0.5", 2)  # type: ignore[union-attr]
+    (folder / "analysis.json").unlink()
+    (found,) = collect([tmp_path / "my runs"]).settings
+    assert analysis_command(found) is None
 
 
 def test_names_are_quoted() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.report import made
@@ -69,10 +70,8 @@ def test_the_edge_of_the_spread_is_within_it(tmp_path: Path) -> None:
         {"max_steps": 500},
     ],
 )
-def test_the_papers_figures_stand_beside_nothing_else(
-    tmp_path: Path, how: dict[str, object]
-) -> None:
-    made.make_run(tmp_path, **how)  # type: ignore[arg-type]
+def test_the_papers_figures_stand_beside_nothing_else(tmp_path: Path, how: dict[str, Any]) -> None:
+    made.make_run(tmp_path, **how)
     found = collect([tmp_path])
     assert "paper" not in tables.results(found.setups[0]).columns
     cells = [cell for t in tables.paper_tables(found) for row in t.rows for cell in row]
@@ -161,7 +160,7 @@ def test_regular_updates_are_a_column_of_their_own(tmp_path: Path) -> None:
 
 
 def test_table_s3_stands_beside_the_papers_sweep(tmp_path: Path) -> None:
-    cifar = {"stream": "s-cifar10", "dataset": "cifar10", "network": "resnet18"}
+    cifar: dict[str, Any] = {"stream": "s-cifar10", "dataset": "cifar10", "network": "resnet18"}
     swept = {"consistency_weight": 0.1, "stable_rate": 0.1, "plastic_rate": 0.2}
     made.make_run(tmp_path, values=swept, mean=73.0, **cifar)
     made.make_run(tmp_path, values={**swept, "lr": 0.5}, mean=73.0, **cifar)

@@ -48,6 +48,8 @@ class ReportOptions:
 
 def report(options: ReportOptions) -> int:
     """Read the runs, analyse what is missing, write the page and the figures."""
+    import torch
+
     from remanence.display import tell_user
     from remanence.report import collect, complete, compose
     from remanence.state import write_whole
@@ -60,6 +62,7 @@ def report(options: ReportOptions) -> int:
         writable(options.figures, "--figures")
     collection, missing = collect(options.runs), dict[str, str]()
     if not options.as_is:
+        torch.set_num_threads(1)  # the same numbers, whatever the machine
         tell = (lambda message: None) if options.quiet else tell_user
         collection, missing = complete(collection, options.data, tell)
     names = ", ".join(path.resolve().name or str(path) for path in options.runs)

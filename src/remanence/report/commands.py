@@ -1,4 +1,4 @@
-"""The command that makes a setting's runs again, rebuilt from their configuration."""
+"""The commands that make a setting's numbers again, rebuilt from its files."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from remanence import catalog
+from remanence.analysis import AnalysisSettings
 from remanence.report.runs import Setting, departures
 from remanence.training.build import TRAINING_KEYS
 from remanence.training.plan import whole_settings
@@ -31,6 +32,22 @@ def command(setting: Setting) -> str | None:
     if setting.buffer is not None:
         words += ["--buffer", str(setting.buffer)]
     words += ["--seeds", seeds(setting.seeds), *values, *_others(config)]
+    return shlex.join(words)
+
+
+def analysis_command(setting: Setting) -> str | None:
+    """`remanence analyze …` with which the analyses of its runs can be had; None without any."""
+    analysed = [run for run in setting.runs if run.analysis is not None]
+    if not analysed:
+        return None
+    asked = analysed[0].analysis or {}
+    usual = AnalysisSettings().plain()
+    words = ["remanence", "analyze"]
+    words += dict.fromkeys(run.place.rpartition("/")[0] or run.place for run in analysed)
+    for name, value in asked.get("settings", usual).items():
+        if name in usual and value != usual[name]:
+            said = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+            words += [f"--{name}", said]
     return shlex.join(words)
 
 

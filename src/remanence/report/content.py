@@ -9,7 +9,7 @@ from typing import Any
 from remanence.claims import Claim, Evidence, check_claims
 from remanence.claims import Spread as Number
 from remanence.report import figures, tables
-from remanence.report.commands import command
+from remanence.report.commands import analysis_command, command
 from remanence.report.panels import Figure, slug
 from remanence.report.runs import Collection, Run, Setting, Setup, method_title
 from remanence.report.tables import Cell, Table
@@ -55,6 +55,8 @@ class Detail:
     setting: Setting
     stream: str
     command: str | None
+    analysis: str | None
+    """The command that makes its analyses."""
     values: dict[str, str]
     seeds: Table
     remarks: tuple[str, ...]
@@ -230,4 +232,12 @@ def _detail(setup: Setup, setting: Setting) -> Detail:
     remarks += [f"seed {run.seed}: {remark}" for run in setting.runs for remark in run.remarks]
     if not all(run.result["complete"] for run in setting.runs):
         remarks.append("the stream was left before its end")
-    return Detail(setting, setup.name, command(setting), values, table, tuple(remarks))
+    return Detail(
+        setting,
+        setup.name,
+        command(setting),
+        analysis_command(setting),
+        values,
+        table,
+        tuple(remarks),
+    )

@@ -256,7 +256,11 @@ def _read(path: Path, place: str) -> Run | Leftover:
         config = folder.read("config.json")
         schema.require(config, schema.CONFIG, "config.json")
         if not folder.complete:
-            return Leftover(place, "unfinished", "has no result.json: it was stopped, or it failed")
+            return Leftover(
+                place,
+                "unfinished",
+                "has no result.json: it is still running, was stopped, or failed",
+            )
         result = folder.read("result.json")
         schema.require(result, schema.RESULT, "result.json")
         _check_matrices(result)

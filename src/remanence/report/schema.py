@@ -67,6 +67,7 @@ ANALYSIS: Pattern = {
         }
     },
     "agreement": {"predictors": [str], "matrix": [[float]]},
+    "settings?": {str: (float, [float])},
 }
 EVENTS: Mapping[str, Pattern] = {
     "totals": {"step": int, str: (float, str)},

@@ -398,7 +398,7 @@ def duration(seconds: float | None) -> str:
     """A time as a reader says it.
 
     >>> duration(8.59), duration(75.0), duration(7300.0)
-    ('8.6 s', '1 min 15 s', '2 h 02 min')
+    ('8.6 s', '1 min 15 s', '2 h 01 min')
     """
     if seconds is None:
         return "–"
