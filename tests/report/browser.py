@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,7 +121,8 @@ def browser(path: str) -> Iterator[Tab]:
         with log.open("wb") as errors:
             process = subprocess.Popen(command, stdout=errors, stderr=errors)
         try:
-            with connect(_tab_address(process, Path(profile), log), max_size=None) as channel:
+            address = _tab_address(process, Path(profile), log)
+            with connect(address, max_size=None, proxy=None) as channel:
                 yield Tab(channel)
         finally:
             process.terminate()
@@ -129,13 +131,12 @@ def browser(path: str) -> Iterator[Tab]:
 
 def _tab_address(process: subprocess.Popen[bytes], profile: Path, log: Path) -> str:
     """Where the tab listens: Chromium writes its port into the profile when it is up."""
-    import urllib.request
-
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end and process.poll() is None:
         port = profile / "DevToolsActivePort"
         if port.is_file() and (found := re.match(r"(\d+)\n", port.read_text())):
-            with urllib.request.urlopen(f"http://127.0.0.1:{found[1]}/json/list") as answer:
+            with direct.open(f"http://127.0.0.1:{found[1]}/json/list") as answer:
                 pages = [tab for tab in json.load(answer) if tab["type"] == "page"]
             if pages:
                 return str(pages[0]["webSocketDebuggerUrl"])

@@ -59,7 +59,9 @@ def test_the_edge_of_the_spread_is_within_it(tmp_path: Path) -> None:
     made.make_run(tmp_path, buffer=200, mean=89.54 - 0.22)
     (setup,) = collect([tmp_path]).setups
     column = tables.results(setup).columns.index("within")
-    assert [row[column] for row in texts(tables.results(setup))] == ["no", "yes"]
+    rows = texts(tables.results(setup))
+    assert [row[column] for row in rows] == ["no", "yes"]
+    assert [row[column - 1] for row in rows] == ["−0.22", "−0.32"]
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,8 @@ _SPECIAL = {
     "^": r"\textasciicircum{}",
     "±": r"$\pm$",
     "–": "--",
+    "−": "$-$",
+    "…": r"\ldots{}",
     "’": "'",
     "α": r"$\alpha$",
     "λ": r"$\lambda$",

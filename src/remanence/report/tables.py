@@ -346,7 +346,7 @@ def _comparison(setting: Setting, ours: Spread | None) -> list[Cell]:
     mood = _mood(ours, figure)
     return [
         Cell(_printed(figure), figure.mean),
-        Cell(f"{difference:+.2f}", difference),
+        Cell(f"{difference:+.2f}".replace("-", "−"), difference),
         Cell({"within": "yes", "outside": "no"}.get(mood, "–"), mood=mood),
     ]
 
