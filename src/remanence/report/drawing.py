@@ -36,12 +36,8 @@ Format = Literal["svg", "pdf"]
 _DASHES: dict[str, Any] = {"solid": "solid", "dashed": (0, (4, 1.6)), "dotted": (0, (1, 1.4))}
 TURNS = 0.66
 """Share of the fullest colour from which numbers on it are light instead of dark."""
-
-
 CROWDED = 12
 """Rows or columns from which numbers are set smaller."""
-
-
 LONGEST = 36
 """Letters of a name in a drawing."""
 

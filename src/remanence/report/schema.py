@@ -75,6 +75,7 @@ EVENTS: Mapping[str, Pattern] = {
     "ages": {"step": int, "edges": [float], "stable": [float], "total": [float]},
 }
 _LARGEST = 1e300
+"""Beyond it sums and squares would not be finite."""
 _NAMES = {float: "a finite number", int: "a whole number", str: "text", bool: "true or false"}
 
 
@@ -105,11 +106,12 @@ def _fits(value: object, pattern: Pattern, where: str) -> bool:
         return isinstance(value, dict)
     if pattern is None or value is None:
         return pattern is value
-    if pattern in (int, float) and isinstance(value, bool):
-        return False
-    if pattern is float:
-        return isinstance(value, int | float) and -_LARGEST < value < _LARGEST
-    return isinstance(value, pattern)
+    if isinstance(value, bool):
+        return pattern is bool
+    if isinstance(value, int | float):
+        fits = pattern is float or (pattern is int and isinstance(value, int))
+        return fits and -_LARGEST < value < _LARGEST
+    return pattern is str and isinstance(value, str)
 
 
 def _keys(value: Mapping[str, object], pattern: Mapping[Any, Pattern], where: str) -> None:

@@ -97,19 +97,15 @@ def variables(palette: Mapping[str, str]) -> str:
 
 
 def inline(svg: str, name: str, title: str) -> str:
-    """An SVG file's text as an element for a page: named, small, in the page's colours and font."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r"<!--.*?-->", "", svg, flags=re.DOTALL)
+    """An SVG file's text as an element for a page: named, small, in the page's colours and font.
+
+    Only tags are changed: what stands between them are names and numbers to be read.
+    """
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
-    svg = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", svg)
-    svg = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", svg)
-    for known, value in LIGHT.items():
-        svg = svg.replace(value, f"var(--{known})")
-    svg = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", _font, svg)
-    svg = re.sub(r"(\d\.\d\d)\d+", r"\1", svg)  # a hundredth of a point is finer than any screen
+    svg = re.sub(r"<[^>]*>", lambda tag: _tag(tag[0], name, used), svg)
     svg = re.sub(r">\s+<", "><", svg)
-    head = re.match(r"<svg[^>]*viewBox=\"([^\"]*)\"[^>]*>", svg, re.DOTALL)
+    head = re.match(r"<svg[^>]*viewBox=\"([^\"]*)\"[^>]*>", svg)
     assert head is not None, "matplotlib's SVG has a viewBox"
     width = float(head[1].split()[2])
     return (
@@ -117,6 +113,18 @@ def inline(svg: str, name: str, title: str) -> str:
         f'xmlns:xlink="http://www.w3.org/1999/xlink" style="--natural:{width:.0f}">'
         + svg[head.end() :]
     ).strip()
+
+
+def _tag(tag: str, name: str, used: set[str]) -> str:
+    """A tag with ids of its own, if anything refers to them, and the palette's variables."""
+    if tag.startswith("<!--"):
+        return ""
+    tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", tag)
+    tag = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", tag)
+    for known, value in LIGHT.items():
+        tag = tag.replace(value, f"var(--{known})")
+    tag = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", _font, tag)
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a point is finer than any screen
 
 
 def _font(found: re.Match[str]) -> str:

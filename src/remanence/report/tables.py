@@ -13,9 +13,9 @@ from remanence.report.runs import Collection, Setting, Setup, Spread, method_tit
 
 WITHIN = "Within: our mean lies no further from the paper's than one standard deviation of theirs."
 _PAPER_TABLES = {
-    "1": ("Table 1", "Class-IL and Domain-IL", "buffer"),
-    "2": ("Table 2", "MNIST-360", "buffer"),
-    "3": ("Table 3", "GCIL-CIFAR-100, mean over the cumulative tests", "buffer"),
+    "1": "Class-IL and Domain-IL",
+    "2": "MNIST-360",
+    "3": "GCIL-CIFAR-100, mean over the cumulative tests",
 }
 _NETWORKS = ("stable", "plastic", "working")
 _SWEPT = ("consistency_weight", "stable_rate", "plastic_rate")
@@ -133,17 +133,17 @@ def results(setup: Setup) -> Table:
 def paper_tables(collection: Collection) -> Iterator[Table]:
     """The paper's tables as far as the runs allow, ours first and theirs below."""
     published = [s for s in collection.settings if s.published]
-    for number, (title, about, _) in _PAPER_TABLES.items():
-        yield from _by_stream(number, f"{title}: {about}", published, number)
+    for number, about in _PAPER_TABLES.items():
+        yield from _by_stream(number, about, published)
     yield from _components(collection)
     yield from _one_memory(collection)
     yield from _sensitivity(collection)
 
 
-def _by_stream(name: str, title: str, settings: Sequence[Setting], table: str) -> Iterator[Table]:
+def _by_stream(number: str, about: str, settings: Sequence[Setting]) -> Iterator[Table]:
     """Rows by buffer and method, columns by stream."""
     figures = {
-        (f.stream, f.method, f.buffer): f for f in paper_figures(table) if f.predictor is None
+        (f.stream, f.method, f.buffer): f for f in paper_figures(number) if f.predictor is None
     }
     cells: dict[tuple[int | None, str], dict[str, Setting]] = {}
     for setting in settings:
@@ -165,8 +165,8 @@ def _by_stream(name: str, title: str, settings: Sequence[Setting], table: str) -
             found.append(_beside(ours, figure, link="" if one is None else one.key))
         rows.append(tuple(found))
     yield Table(
-        f"table-{name}",
-        title,
+        f"table-{number}",
+        f"Table {number}: {about}",
         f"Ours, and below it the paper's figure. {WITHIN}",
         ("buffer", "method", *streams),
         tuple(rows),
