@@ -23,14 +23,39 @@ def filled(steps: int, batch: int = 3, capacity: int = 8) -> tuple[DatedReservoi
     return memory, clock
 
 
-@given(steps=st.integers(1, 60), later=st.integers(0, 5000))
-def test_ages_are_those_of_the_samples_drawn(steps: int, later: int) -> None:
+@given(steps=st.integers(1, 60), later=st.integers(0, 5000), marks=st.integers(0, 31))
+def test_counts_the_samples_drawn_by_age(steps: int, later: int, marks: int) -> None:
     memory, clock = filled(steps)
     clock += later
     drawn = memory.draw(5)
     assert drawn is not None
+    marked = [bool(marks >> i & 1) for i in range(len(drawn.labels))]
+    memory.count(torch.tensor(marked))
     ages = [steps + later + 1 - (number // 3 + 1) for number in drawn.labels.tolist()]
-    assert memory.age_bins().tolist() == [age.bit_length() - 1 for age in ages]
+    bins = [age.bit_length() - 1 for age in ages]
+    found = memory.ages()
+    assert found.edges == [2**k for k in range(max(bins) + 2)]
+    assert found.total == [bins.count(k) for k in range(max(bins) + 1)]
+    both = [k for k, it in zip(bins, marked, strict=True) if it]
+    assert found.marked == [both.count(k) for k in range(max(bins) + 1)]
+
+
+def test_a_draw_is_counted_once() -> None:
+    memory, _ = filled(20)
+    memory.count(torch.tensor([True]))
+    assert memory.ages() == ([1], [], [])
+    memory.draw(4)
+    for _ in range(3):
+        memory.count(torch.tensor([True] * 4))
+    assert (sum(memory.ages().total), sum(memory.ages().marked)) == (4, 4)
+
+
+def test_counts_add_up_over_a_long_stream() -> None:
+    memory, _ = filled(20)
+    for _ in range(100):
+        memory.draw(8)
+        memory.count(torch.tensor([True, False] * 4))
+    assert (sum(memory.ages().total), sum(memory.ages().marked)) == (800, 400)
 
 
 def test_keeps_and_draws_what_a_plain_reservoir_would() -> None:
@@ -45,14 +70,18 @@ def test_keeps_and_draws_what_a_plain_reservoir_would() -> None:
         assert one.labels.equal(other.labels)
 
 
-def test_dates_are_part_of_the_state() -> None:
+def test_dates_and_counts_are_part_of_the_state() -> None:
     memory, clock = filled(30)
+    memory.draw(8)
+    memory.count(torch.tensor([True, False] * 4))
     other = DatedReservoir(8, clock=clock.clone(), seed=9)
     other.load_state_dict(memory.state_dict())
+    assert other.ages() == memory.ages()
     for each in (memory, other):
         each.draw(8)
-    assert other.age_bins().equal(memory.age_bins())
-    assert memory.age_bins().max() > 0
+        each.count(torch.tensor([False, True] * 4))
+    assert other.ages() == memory.ages()
+    assert len(memory.ages().total) > 3
 
 
 def test_samples_of_a_plain_reservoir_count_as_stored_now() -> None:
@@ -61,4 +90,5 @@ def test_samples_of_a_plain_reservoir_count_as_stored_now() -> None:
     memory = DatedReservoir(8, clock=torch.tensor(100))
     memory.load_state_dict(plain.state_dict())
     memory.draw(8)
-    assert memory.age_bins().tolist() == [0] * 8
+    memory.count(torch.tensor([True] * 8))
+    assert memory.ages() == ([1, 2], [8], [8])
