@@ -59,6 +59,15 @@ def test_other_data_another_setup(tmp_path: Path) -> None:
     ]
 
 
+def test_setups_that_would_share_a_name_are_told_apart(tmp_path: Path) -> None:
+    for seed, checksum in enumerate(["aaaa", "bbbb", "cccc"]):
+        folder = made.make_run(tmp_path, seed=seed)
+        change(folder / "config.json", ["data_checksum"], checksum)
+        change(folder / "config.json", ["hash"], checksum)
+    names = [setup.name for setup in collect([tmp_path]).setups]
+    assert names == ["s-mnist", "s-mnist, no. 2", "s-mnist, no. 3"]
+
+
 def test_labels_say_where_a_setting_departs_from_the_usual(tmp_path: Path) -> None:
     made.make_run(tmp_path)
     made.make_run(tmp_path, values={"stable_rate": 0.5})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from remanence import catalog
 from remanence.evaluation import mean_std
 from remanence.report import schema
+from remanence.report.panels import slug
 from remanence.results import RunFolder
 from remanence.training.plan import default_values
 
@@ -372,12 +374,13 @@ def _setups(settings: Sequence[Setting]) -> tuple[Setup, ...]:
     for setting in settings:
         shared = [setting.config.get(key) for key in _CIRCUMSTANCES]
         groups.setdefault(json.dumps(shared), []).append(setting)
-    names = [_setup_name(group[0].config) for group in groups.values()]
-    found = []
-    for name, group in zip(names, groups.values(), strict=True):
+    found: list[Setup] = []
+    for group in groups.values():
         group.sort(key=_order)
-        if names.count(name) > 1:  # the same words for other bytes
-            name = f"{name} {group[0].config['data_checksum'][:8]}"
+        name = _setup_name(group[0].config)
+        taken = {slug(setup.name) for setup in found}
+        if slug(name) in taken:  # the same words for other bytes, or nearly the same
+            name = next(n for i in itertools.count(2) if slug(n := f"{name}, no. {i}") not in taken)
         found.append(Setup(name, tuple(_labelled(group))))
     names = list(catalog.STREAMS)
     found.sort(key=lambda s: (names.index(s.stream) if s.stream in names else len(names), s.name))
