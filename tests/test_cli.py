@@ -59,7 +59,10 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("", ["run", "demo", "analyze", "list", "data", "Learn from streams that change"]),
+        (
+            "",
+            ["run", "demo", "analyze", "report", "list", "data", "Learn from streams that change"],
+        ),
         (
             "run",
             [
@@ -85,6 +88,13 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
         ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),
         ("analyze", ["[RUN ...]", "calibration", "--sigmas X,X,...", "--again", "--json"]),
+        (
+            "report",
+            [
+                *("[RUNS ...]", "-o FILE", "--format {html,md,tex}", "--figures DIR"),
+                *("--figure-format {svg,pdf}", "--data DIR", "--as-is", "--title TEXT", "JSON"),
+            ],
+        ),
         ("list", ["methods", "streams", "datasets"]),
         ("data", ["fetch", "verify"]),
         ("data fetch", ["mnist", "cifar10", "cifar100", "tiny-imagenet", "--data DIR", "--quiet"]),

@@ -18,6 +18,7 @@ from remanence.cli.analyze import AnalyzeOptions, analyze
 from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
+from remanence.cli.report import ReportOptions, report
 from remanence.cli.reproduce import ReproduceOptions, reproduce
 from remanence.cli.run import RunOptions, run
 
@@ -28,12 +29,21 @@ Verb = (
     | Annotated[ReproduceOptions, subcommand("reproduce")]
     | Annotated[DemoOptions, subcommand("demo")]
     | Annotated[AnalyzeOptions, subcommand("analyze")]
+    | Annotated[ReportOptions, subcommand("report")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
 
 
-Options = RunOptions | ReproduceOptions | DemoOptions | AnalyzeOptions | ListOptions | DataOptions
+Options = (
+    RunOptions
+    | ReproduceOptions
+    | DemoOptions
+    | AnalyzeOptions
+    | ReportOptions
+    | ListOptions
+    | DataOptions
+)
 
 
 def parse(argv: list[str] | None = None) -> Options:
@@ -80,6 +90,8 @@ def main(argv: list[str] | None = None) -> int:
                 return demo(options)
             case AnalyzeOptions():
                 return analyze(options)
+            case ReportOptions():
+                return report(options)
             case ListOptions():
                 return show_list(options)
             case DataOptions(FetchOptions() as what):
