@@ -60,12 +60,23 @@ def _sentence(box: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    """Run a verb; where torchrun has started several processes, with all of them as one."""
+    from remanence.training.ranks import as_one
+
     signal.signal(signal.SIGTERM, _terminated)
+    return as_one(lambda: _main(argv))
+
+
+def _main(argv: list[str] | None) -> int:
+    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    from remanence.training.ranks import launched
+
     try:
         match options := parse(argv):
             case RunOptions():
                 return run(options)
+            case _ if launched() is not None:
+                raise ValueError("torchrun's processes train one learner: start `remanence run`")
             case DemoOptions():
                 return demo(options)
             case ListOptions():

@@ -136,12 +136,14 @@ def run(options: RunOptions) -> int:
     from remanence.display import results_table, tell_user
     from remanence.training.build import build_run, read_dataset
     from remanence.training.plan import parse_seeds, plan
+    from remanence.training.ranks import prepare
 
     if options.deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
     given |= dict(_assignment(text) for text in options.set)
     seeds = parse_seeds(options.seeds)
+    ranks = prepare(seeds, options.device, options.engine)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
     workers = at_least_one("--workers", workers)
     threads = at_least_one("--threads", options.threads)
@@ -162,8 +164,9 @@ def run(options: RunOptions) -> int:
         max_steps=options.max_steps,
         device=options.device,
         precision=options.precision,
-        engine=options.engine,
+        engine=options.engine if ranks == 1 else "eager",
         deterministic=options.deterministic,
+        ranks=ranks,
     )
     build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
     writable(options.out)

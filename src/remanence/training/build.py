@@ -17,6 +17,7 @@ from remanence.learners import Learner
 from remanence.randomness import derive, generator
 from remanence.results import RunFolder, settings_hash
 from remanence.streams import Augment, Normaliser, Stream
+from remanence.training.distributed import SharedFolder, divide
 from remanence.training.engine import Captured, Eager, Engine
 from remanence.training.loop import Run
 
@@ -50,6 +51,8 @@ class Settings:
     engine: str = "eager"
     deterministic: bool = False
     """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
+    ranks: int = 1
+    """Processes that share the learner's work, as torchrun started them."""
     data_root: str | None = None
     notes: tuple[str, ...] = ()
     """What was substituted or assumed, a sentence each."""
@@ -58,7 +61,10 @@ class Settings:
 
     def deciding(self) -> dict[str, Any]:
         """What the hash covers."""
-        return {k: v for k, v in asdict(self).items() if k not in _REMARKS}
+        kept = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
+        if self.ranks == 1:  # as settings were hashed before there were ranks
+            del kept["ranks"]
+        return kept
 
     def config(self, seed: int, stream: Stream) -> dict[str, Any]:
         """The content of `config.json`."""
@@ -80,7 +86,8 @@ class Settings:
     def folder(self, root: Path, seed: int) -> RunFolder:
         """Where the run with this seed belongs below `root`."""
         digest = settings_hash(self.deciding())
-        return RunFolder.place(root, self.stream, self.method, self.buffer, digest, seed)
+        place = RunFolder.place(root, self.stream, self.method, self.buffer, digest, seed)
+        return place if self.ranks == 1 else SharedFolder(place.path)
 
 
 def read_dataset(settings: Settings) -> Dataset | None:
@@ -128,6 +135,8 @@ def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
     run = Run(learner, stream, batch, epochs, seed)
     _check_samples(settings, stream, batch)
     _check_network(settings, stream, learner)
+    if settings.ranks > 1:
+        divide(learner, seed)
     return run
 
 
