@@ -22,14 +22,16 @@ METHODS = (
     *("clser", "er", "derpp", "sgd", "mean-er", "der"),
     *("fdr", "gem", "agem", "gss", "mer", "icarl", "joint"),
 )
-STEPS = 45
+STEPS = 23
 """Two tasks and a bit: methods that are told of boundaries are told of two."""
+SEED = 1
+"""One with which no unit of the network comes so near zero that rounding decides its ReLU."""
 UNEVEN = (1, 3, 5)
 """Batches that two ranks cannot share equally, or not at all."""
 
 
 def settings(method: str, ranks: int) -> Settings:
-    given: dict[str, float] = {"batch": 40, "epochs": 1}
+    given: dict[str, float] = {"batch": 80, "epochs": 1}
     if method not in ("sgd", "joint", "gem", "icarl"):
         given["memory_batch"] = 20
     if method == "mer":
@@ -40,17 +42,17 @@ def settings(method: str, ranks: int) -> Settings:
 def learn(method: str, ranks: int) -> tuple[Learner, dict[str, Any]]:
     """The learner after its steps, and the result of its run."""
     chosen = settings(method, ranks)
-    run = build_run(chosen, read_dataset(chosen), seed=0)
+    run = build_run(chosen, read_dataset(chosen), SEED)
     train([run], max_steps=chosen.max_steps)
     return run.learner, run.record.result()
 
 
 def uneven(batch: int, *, divided: bool) -> Learner:
     """A learner that was shown batches of an odd size."""
-    network = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 8))
-    torch.nn.init.constant_(network[1].weight, 0.01)
-    torch.nn.init.zeros_(network[1].bias)
-    learner = ER(network, buffer_size=7, memory_batch=4)
+    linear = torch.nn.Linear(16, 8)
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    learner = ER(torch.nn.Sequential(torch.nn.Flatten(), linear), buffer_size=7, memory_batch=4)
     if divided:
         divide(learner)
     train([Run(learner, toy.split(), batch)])

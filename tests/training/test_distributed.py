@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -13,10 +12,14 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from remanence.state import read_file
+from remanence import ER, load_run
+from remanence.results import RunFolder
+from remanence.state import read_file, write_file
 from remanence.training import plan
+from remanence.training.distributed import divide
+from remanence.training.ranks import launched, prepare
 
 from . import rank as ranks
 
@@ -31,10 +34,9 @@ class Ended(NamedTuple):
     err: str
 
     @property
-    def said(self) -> str:
-        """What our processes said, without torchrun's own report of failures."""
-        ours = [line for line in self.err.splitlines() if line.startswith(("remanence:", "  "))]
-        return "\n".join(line for line in ours if line.startswith("remanence:"))
+    def said(self) -> list[str]:
+        """The sentences of the command, without torchrun's own report of failures."""
+        return [line for line in self.err.splitlines() if line.startswith("remanence: ")]
 
 
 def together(*words: str, folder: Path, module: str = "remanence") -> Ended:
@@ -120,7 +122,157 @@ def test_all_ranks_hold_the_same_learner_to_the_last_bit(by_two: Path) -> None:
 
 def by_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A state as it comes back from a file, which keeps no empty part."""
-    from remanence.state import write_file
-
     write_file(folder / "one.safetensors", state, {})
     return read_file(folder / "one.safetensors")[0]
+
+
+# -- the command ----------------------------------------------------------------------------
+
+MODULE = """
+import os
+import remanence
+
+class Alone(remanence.SGD):
+    \"\"\"Fails, or dies, on one rank only.\"\"\"
+    def step(self, images, labels):
+        super().step(images, labels)
+        if os.environ["RANK"] == "1" and int(self.steps) == 3:
+            self.stop()
+    def stop(self):
+        raise KeyError("only here")
+
+class Dies(Alone):
+    def stop(self):
+        os.kill(os.getpid(), 9)
+
+def differs():
+    import torch
+    draws = torch.Generator().manual_seed(int(os.environ["RANK"]))
+    images, labels = torch.rand(64, 4, generator=draws), torch.arange(64) % 4
+    return remanence.from_tensors(images, labels, test=(images, labels))
+"""
+
+
+def test_rank_0_writes_and_speaks_for_all(tmp_path: Path) -> None:
+    ended = together(*SHORT, "--out", "runs", "--json", folder=tmp_path)
+    assert ended.status == 0, ended.err
+    summary = json.loads(ended.out.splitlines()[-1])
+    assert (ended.out.count("Class-IL"), ended.err.count("accuracy")) == (1, 1)
+    (place,) = (tmp_path / "runs" / "s-mnist").iterdir()
+    folder = RunFolder(place / "seed-0")
+    config, result = folder.read("config.json"), folder.read("result.json")
+    assert config["ranks"] == 2
+    alone = plan("s-mnist", dataset="mnist5k", max_steps=20)
+    assert (
+        place.name
+        == plan("s-mnist", dataset="mnist5k", max_steps=20, ranks=2)
+        .folder(tmp_path, 0)
+        .path.parent.name
+    )
+    assert place.name != alone.folder(tmp_path, 0).path.parent.name
+    assert "ranks" not in alone.deciding()
+    assert [event["step"] for event in folder.events()] == [0, 20, 20]
+    assert summary["predictors"]["stable"]["class_il"]["mean"] == pytest.approx(
+        result["predictors"]["stable"]["class_il"]["mean"]
+    )
+    assert int(load_run(folder.path).steps) == 20
+
+
+def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
+    ended = together(*SHORT, "--batch", "5", folder=tmp_path)
+    assert ended.status != 0
+    assert ended.out == ""
+    assert ended.said == [
+        "remanence: --batch is 5, which 2 processes cannot share equally; give a multiple of 2, or "
+        "start another number of processes"
+    ]
+    assert "exitcode  : 2" in ended.err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("--method module:Alone", "remanence: rank 1 ended with status 1:"),
+        ("--method module:Dies", "remanence: rank 1 ended without a word"),
+    ],
+)
+def test_no_rank_waits_for_one_that_has_ended(words: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(MODULE)
+    began = time.monotonic()
+    ended = together(*SHORT, *words.split(), folder=tmp_path)
+    assert time.monotonic() - began < 60
+    assert ended.status != 0
+    assert ended.said[0].startswith("remanence: seed 0 failed: another rank cannot be reached")
+    assert said in ended.said
+    assert ("KeyError: 'only here'" in ended.err) == words.endswith("Alone")
+
+
+@pytest.mark.slow
+def test_ranks_that_read_different_streams_are_stopped(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(MODULE)
+    ended = together("run", "module:differs", "--method", "sgd", folder=tmp_path)
+    assert ended.said == [
+        "remanence: seed 0 failed: rank 1 would train on something else than rank 0: its "
+        "data_checksum, hash, stream_checksum differ"
+    ]
+
+
+# -- what is refused ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def second_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process as torchrun would have started it."""
+    place = {"RANK": 1, "WORLD_SIZE": 2, "LOCAL_RANK": 1, "MASTER_ADDR": "here", "MASTER_PORT": 1}
+    for name, value in place.items():
+        monkeypatch.setenv(name, str(value))
+
+
+def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert launched() is None
+    assert prepare([0, 1, 2], "auto", "captured") == 1
+    monkeypatch.setenv("WORLD_SIZE", "2")  # as other software may set it
+    assert launched() is None
+
+
+@pytest.mark.usefixtures("second_of_two")
+def test_ranks_are_counted() -> None:
+    assert launched() == (1, 2, 1)
+    assert prepare([3], "cpu", None) == 2
+
+
+@pytest.mark.usefixtures("second_of_two")
+def test_torchrun_alone_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert prepare([0, 1], "auto", "captured") == 1
+
+
+@pytest.mark.usefixtures("second_of_two")
+def test_what_ranks_cannot_do_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="give one seed, not 3"):
+        prepare([0, 1, 2], "cpu", None)
+    with pytest.raises(ValueError, match=r"--engine captured: .* leave it out"):
+        prepare([0], "auto", "captured")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(ValueError, match="no GPU of its own: there are 1; start at most 1"):
+        prepare([0], "auto", None)
+
+
+@pytest.mark.parametrize(
+    ("key", "flag"), [("batch", "--batch"), ("memory_batch", "--memory-batch")]
+)
+def test_batches_that_ranks_cannot_share_are_refused(key: str, flag: str) -> None:
+    with pytest.raises(ValueError, match=f"^{flag} is 20, which 3 processes cannot share equally"):
+        plan(
+            "s-mnist", dataset="mnist5k", given={"batch": 30, "memory_batch": 30, key: 20}, ranks=3
+        )
+
+
+def test_batch_norm_on_cpus_is_refused() -> None:
+    layers = (nn.Flatten(), nn.Linear(4, 3), nn.BatchNorm1d(3))
+    learner = ER(nn.Sequential(*layers), buffer_size=4)
+    with pytest.raises(ValueError, match=r"BatchNorm, whose statistics .* on GPUs only"):
+        divide(learner)

@@ -14,6 +14,7 @@ the same everywhere, is its own mean.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
@@ -146,8 +147,8 @@ def _in_touch() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = str(error).splitlines()[0]
-        raise RankLostError(f"the other ranks cannot be reached any more ({reason})") from error
+        reason = re.sub(r"^\[[^]]*\] ", "", str(error).splitlines()[0]).split(". ")[0]
+        raise RankLostError(f"another rank cannot be reached any more ({reason})") from error
 
 
 class SharedFolder(RunFolder):

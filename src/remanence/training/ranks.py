@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
@@ -21,8 +23,10 @@ if TYPE_CHECKING:
 
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for the others: to start, and for their part of a step."""
-LAST_WORDS = timedelta(seconds=5)
-"""How long rank 0 waits, at the end, for what the others have to say."""
+LAST_WORDS = 3.0
+"""Seconds that rank 0 waits, at the end, for what another rank has to say."""
+TERMINATED = 128 + signal.SIGTERM
+"""Status of a rank that torchrun ended because another one had failed."""
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
 
 
@@ -81,6 +85,9 @@ def as_one(command: Callable[[], int]) -> int:
     rank = launched()
     if rank is None:
         return command()
+    # Its functions have the group that exists when it is imported as a default argument: imported
+    # later, as torch.optim does, it would keep the group alive when we leave it.
+    import torch.distributed.nn.functional
     from torch.distributed.distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
@@ -95,17 +102,15 @@ def as_one(command: Callable[[], int]) -> int:
     else:
         with redirect_stdout(said), redirect_stderr(said):
             status = _status(command)
-    try:
-        ends.set(str(rank.number), json.dumps([status, RankLostError.raised, said.getvalue()]))
-        dist.destroy_process_group()
-        if rank.number == 0:
-            if status == 0 or RankLostError.raised:
-                _repeat(ends, rank.ranks)
-            ends.set("spoken", "")
-        else:
-            ends.wait(["spoken"], 2 * rank.ranks * LAST_WORDS)
-    except RuntimeError:  # nobody is there to speak for us
-        print(said.getvalue(), end="", file=sys.stderr)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last words are few
+    ends.set(str(rank.number), json.dumps([status, RankLostError.raised, said.getvalue()]))
+    dist.destroy_process_group()
+    if rank.number == 0:
+        if status in (0, TERMINATED) or RankLostError.raised:
+            _repeat(ends, rank.ranks)
+        ends.set("spoken", "")
+    else:
+        _wait(ends, "spoken", rank.ranks * LAST_WORDS)
     return status
 
 
@@ -119,12 +124,20 @@ def _status(command: Callable[[], int]) -> int:
 def _repeat(ends: Store, ranks: int) -> None:
     """Say what ranks had to say that failed on their own, not by losing another."""
     for number in range(1, ranks):
-        try:
-            ends.wait([str(number)], LAST_WORDS)
-        except RuntimeError:
+        if not _wait(ends, str(number), LAST_WORDS):
             print(f"remanence: rank {number} ended without a word", file=sys.stderr)
             continue
         status, lost, words = json.loads(ends.get(str(number)))
         if status and not lost:
             print(f"remanence: rank {number} ended with status {status}:", file=sys.stderr)
             print(words, end="", file=sys.stderr)
+
+
+def _wait(ends: Store, key: str, seconds: float) -> bool:
+    """Whether the key was set within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not ends.check([key]):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
