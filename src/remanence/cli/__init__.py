@@ -3,5 +3,6 @@
 from remanence.cli.command import main, parse
 from remanence.cli.data import DataOptions, FetchOptions
 from remanence.cli.run import RunOptions
+from remanence.cli.tune import TuneOptions
 
-__all__ = ["DataOptions", "FetchOptions", "RunOptions", "main", "parse"]
+__all__ = ["DataOptions", "FetchOptions", "RunOptions", "TuneOptions", "main", "parse"]

@@ -17,18 +17,22 @@ from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, 
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
 from remanence.cli.run import RunOptions, run
+from remanence.cli.tune import TuneOptions, tune
 
 BAD_INPUT = 2
 
 Verb = (
     Annotated[RunOptions, subcommand("run")]
     | Annotated[DemoOptions, subcommand("demo")]
+    | Annotated[TuneOptions, subcommand("tune")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
 
 
-def parse(argv: list[str] | None = None) -> RunOptions | DemoOptions | ListOptions | DataOptions:
+def parse(
+    argv: list[str] | None = None,
+) -> RunOptions | DemoOptions | TuneOptions | ListOptions | DataOptions:
     """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
     complaint = io.StringIO()
     try:
@@ -79,6 +83,8 @@ def _main(argv: list[str] | None) -> int:
                 raise ValueError("torchrun's processes train one learner: start `remanence run`")
             case DemoOptions():
                 return demo(options)
+            case TuneOptions():
+                return tune(options)
             case ListOptions():
                 return show_list(options)
             case DataOptions(FetchOptions() as what):

@@ -122,7 +122,7 @@ class RunOptions:
     """No progress and no table."""
 
 
-_HYPERPARAMETERS = (
+HYPERPARAMETERS = (  # those with a flag of their own
     *("lr", "batch", "memory_batch", "epochs", "consistency_weight", "stable_rate"),
     *("stable_decay", "plastic_rate", "plastic_decay", "rate", "decay"),
     *("alpha", "beta", "gamma", "gss_batch", "inner_steps", "weight_decay"),
@@ -140,8 +140,8 @@ def run(options: RunOptions) -> int:
 
     if options.deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
-    given |= dict(_assignment(text) for text in options.set)
+    given = {k: v for k in HYPERPARAMETERS if (v := getattr(options, k)) is not None}
+    given |= dict(assignment(text) for text in options.set)
     seeds = parse_seeds(options.seeds)
     ranks = prepare(seeds, options.device, options.engine)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
@@ -215,7 +215,8 @@ def train_seeds(
     return outcome, results.summary(runs, time.perf_counter() - began)
 
 
-def _assignment(text: str) -> tuple[str, float]:
+def assignment(text: str) -> tuple[str, float]:
+    """What `--set name=value` says."""
     name, sign, value = text.partition("=")
     try:
         if not (sign and name.isidentifier()):

@@ -182,7 +182,7 @@ def _values(
     notes: list[str],
 ) -> dict[str, float]:
     allowed = {*takes} - {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks"}
-    whole = {*TRAINING_KEYS, *(k for k, p in takes.items() if p.annotation in (int, "int"))}
+    whole = whole_settings(takes)
     for key, value in given.items():
         if key not in allowed and key not in TRAINING_KEYS:
             raise ValueError(
@@ -212,6 +212,11 @@ def _values(
     if dataset == "mnist5k" and "epochs" not in given:
         values["epochs"] *= SMALL_EPOCHS
     return values | given
+
+
+def whole_settings(takes: Takes) -> set[str]:
+    """The settings of a method, and of the loop, that are whole numbers."""
+    return {*TRAINING_KEYS, *(k for k, p in takes.items() if p.annotation in (int, "int"))}
 
 
 def _check_shares(values: Mapping[str, float], ranks: int) -> None:
