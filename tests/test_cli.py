@@ -59,7 +59,7 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("", ["run", "demo", "list", "data", "Learn from streams that change"]),
+        ("", ["run", "demo", "tune", "list", "data", "Learn from streams that change"]),
         (
             "run",
             [
@@ -71,6 +71,20 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
                 *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
+            ],
+        ),
+        (
+            "tune",
+            [
+                *(
+                    "STREAM",
+                    "--method NAME",
+                    "--trials N",
+                    "--space NAME=LOW:HIGH",
+                    "--seeds SEEDS",
+                ),
+                *("--set NAME=VALUE", "--study-seed N", "--validation X", "--storage PLACE"),
+                *("--workers N", "--out DIR", "--json", "--quiet", "--max-steps N", "validation"),
             ],
         ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),

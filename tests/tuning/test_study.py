@@ -14,8 +14,9 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
+from remanence import data
 from remanence.data import Dataset
-from remanence.training import build, plan
+from remanence.training import build, plan, train
 from remanence.tuning import study as studies
 from remanence.tuning.space import Choice, Range, Space
 from remanence.tuning.study import Search, Trial, begin, open_study, trials_of
@@ -57,7 +58,7 @@ def test_the_published_values_are_tried_first(tmp_path: Path) -> None:
     first = run(search(tmp_path), 1)[0]
     values = search(tmp_path).settings.values
     assert first.params == {name: values[name] for name in SPACE}
-    elsewhere = {"lr": Range(0.3, 0.5), "memory_batch": Choice((32, 64))}
+    elsewhere: Space = {"lr": Range(0.3, 0.5), "memory_batch": Choice((10, 64))}
     second = run(search(tmp_path, space=elsewhere), 1)[0]
     assert 0.3 <= second.params["lr"] <= 0.5
     assert second.params["memory_batch"] == values["memory_batch"]
@@ -79,7 +80,7 @@ def test_the_value_is_the_mean_over_seeds_on_the_validation_split(tmp_path: Path
         single = build.build_run(
             replace(settings, values=values), build.read_dataset(settings), seed
         )
-        record = studies.train([single], max_steps=25)[0]
+        record = train([single], max_steps=25)[0]
         assert single.stream.data == "mnist5k-validation"
         assert record.result()["predictors"]["working"]["class_il"]["mean"] == accuracy
     assert trial.value == sum(trial.by_seed) / 2
@@ -87,7 +88,7 @@ def test_the_value_is_the_mean_over_seeds_on_the_validation_split(tmp_path: Path
 
 def test_the_test_set_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = found(run(search(tmp_path / "before"), 3))
-    load = build.load
+    load = data.load
 
     def permuted(*args: Any) -> Dataset:
         dataset = load(*args)
@@ -179,7 +180,7 @@ def test_a_database_serves_as_well(tmp_path: Path) -> None:
 
 
 def test_two_workers_share_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own.py").write_text(
+    (tmp_path / "own_meets.py").write_text(
         dedent(
             """
             import os, time
@@ -200,7 +201,7 @@ def test_two_workers_share_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    one = search(tmp_path, "own:Meets", {"lr": Range(0.01, 0.5)})
+    one = search(tmp_path, "own_meets:Meets", {"lr": Range(0.01, 0.5)})
     trials = run(one, 5, workers=2)
     assert len(trials) == 5
     assert all(trial.value is not None for trial in trials)
@@ -210,18 +211,18 @@ def test_two_workers_share_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert f"{platform.node()} {studies._process(os.getpid())}" not in processes
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_is_counted_and_its_trial_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "own.py").write_text(
+    (tmp_path / "own_dies.py").write_text(
         "import os, remanence\n"
         "class Dies(remanence.SGD):\n"
         "    def step(self, images, labels): os.kill(os.getpid(), 9)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    trials, died = tune(search(tmp_path, "own:Dies", SPACE_OF_ONE), 2, workers=2, quiet=True)
+    trials, died = tune(
+        search(tmp_path, "own_dies:Dies", {"lr": Range(0.01, 0.5)}), 2, workers=2, quiet=True
+    )
     assert (trials, died) == ([], 2)
-
-
-SPACE_OF_ONE: Space = {"lr": Range(0.01, 0.5)}

@@ -27,7 +27,7 @@ def best_of(trials: Sequence[Trial]) -> Trial | None:
 
 def trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
     """The best trials, best first; then how many there are beside them."""
-    table = Table(title=title)
+    table = Table(title=title, min_width=len(title))
     table.add_column("trial", justify="right")
     table.add_column("accuracy", justify="right")
     for name in space:

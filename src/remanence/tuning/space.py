@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -98,16 +99,13 @@ def _from_file(path: Path) -> Space:
 
 
 def _from_text(text: str, form: str) -> Range | Choice:
-    try:
-        if "," in form:
-            return _choice(text, [_number(part) for part in form.split(",")])
-        low, high, *rest = form.split(":")
-        if rest not in ([], ["log"]):
-            raise ValueError
-        low_end, high_end = _number(low), _number(high)
-    except ValueError as error:
-        raise ValueError(str(error) or f"--space {text!r}; expected {FORMS}") from None
-    return _range(text, low_end, high_end, log=bool(rest))
+    if choice := _numbers(form.split(",")):
+        return _choice(text, choice)
+    low, *rest = form.split(":")
+    ends, log = _numbers([low, *rest[:1]]), rest[1:]
+    if len(ends) != 2 or log not in ([], ["log"]):
+        raise ValueError(f"--space {text!r}; expected {FORMS}")
+    return _range(text, *ends, log=bool(log))
 
 
 def _from_toml(name: str, form: Any) -> Range | Choice:
@@ -137,27 +135,27 @@ def _choice(said: str, values: Sequence[float]) -> Choice:
     return Choice(tuple(values))
 
 
-def _number(text: str) -> float:
+def _numbers(words: Sequence[str]) -> list[float]:
+    """What two or more words say, whole numbers as such; nothing if one of them is no number."""
     try:
-        return int(text)
+        found = [int(word) if re.fullmatch(r"-?\d+", word) else float(word) for word in words]
     except ValueError:
-        try:
-            return float(text)
-        except ValueError:
-            raise ValueError("") from None
+        return []
+    return found if len(found) > 1 else []
 
 
 def fitted(space: Space, method: str) -> Space:
-    """The space with ranges of whole numbers where the method's settings are whole numbers."""
+    """The space with whole numbers where the method's settings are whole numbers."""
     whole = whole_settings(accepted(find_learner(method)))
-    found = {}
-    for name, part in space.items():
-        if isinstance(part, Range) and name in whole:
-            if not all(float(end).is_integer() for end in part.extremes()):
-                raise ValueError(f"space {name!r}: its ends must be whole numbers")
-            part = replace(part, low=int(part.low), high=int(part.high), whole=True)
-        found[name] = part
-    return found
+    return {name: _whole(name, part) if name in whole else part for name, part in space.items()}
+
+
+def _whole(name: str, part: Range | Choice) -> Range | Choice:
+    if not all(float(value).is_integer() for value in part.extremes()):
+        raise ValueError(f"space {name!r}: expected whole numbers, not {list(part.extremes())}")
+    if isinstance(part, Choice):
+        return Choice(tuple(map(int, part.values)))
+    return replace(part, low=int(part.low), high=int(part.high), whole=True)
 
 
 def check(space: Space, settings: Settings, dataset: Dataset | None, seed: int) -> None:
