@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
@@ -13,6 +13,13 @@ from rich.progress import BarColumn, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Table
 
+from remanence.claims import (
+    accuracy_retained,
+    calibration_error,
+    distance_from_uniform,
+    last_task_excess,
+    over_seeds,
+)
 from remanence.presets import paper_figures
 from remanence.training import Progress
 
@@ -31,6 +38,7 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
         self.live = console.is_terminal and not quiet
         self.tasks: dict[int, TaskID] = {}
         self.last: dict[int, tuple[int, float | None]] = {}
+        self.resumed: set[int] = set()
         self.bars = Bars(
             TextColumn("seed {task.fields[seed]}"),
             TextColumn("{task.description}"),
@@ -55,6 +63,9 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
 
     def __call__(self, seed: int, progress: Progress) -> None:
         """Show where the run with this seed stands."""
+        if progress.since and seed not in self.resumed and not self.quiet:
+            self.resumed.add(seed)
+            self.bars.console.print(f"seed {seed} goes on from step {progress.since}")
         if self.live:
             self._draw(seed, progress)
         elif not self.quiet:
@@ -67,7 +78,7 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
             )
         self.bars.update(
             self.tasks[seed],
-            description=_place(progress),
+            description=place_in_stream(progress),
             total=progress.total_steps,
             completed=progress.step,
             speed=f"{_speed(progress):.0f} steps/s",
@@ -85,12 +96,13 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
             return
         self.last[seed] = (progress.task, progress.accuracy)
         tell_user(
-            f"seed {seed}: {_place(progress)}  {_speed(progress):.0f} steps/s  "
+            f"seed {seed}: {place_in_stream(progress)}  {_speed(progress):.0f} steps/s  "
             f"{_time_left(progress)}  {_accuracy(progress)}"
         )
 
 
-def _place(progress: Progress) -> str:
+def place_in_stream(progress: Progress) -> str:
+    """Task and epoch, counted from one."""
     place = f"task {progress.task + 1}/{progress.tasks}"
     return (
         f"{place}, epoch {progress.epoch + 1}/{progress.epochs}" if progress.epochs > 1 else place
@@ -98,16 +110,24 @@ def _place(progress: Progress) -> str:
 
 
 def _speed(progress: Progress) -> float:
-    return progress.step / max(progress.seconds, 1e-9)
+    return (progress.step - progress.since) / max(progress.seconds, 1e-9)
 
 
 def _time_left(progress: Progress) -> str:
-    if progress.total_steps is None or progress.step == 0:
+    if progress.total_steps is None or progress.step == progress.since:
         return ""
-    seconds = (progress.total_steps - progress.step) / _speed(progress)
-    minutes, seconds = divmod(round(seconds), 60)
+    return f"{clock_time((progress.total_steps - progress.step) / _speed(progress))} left"
+
+
+def clock_time(seconds: float) -> str:
+    """As a clock shows it.
+
+    >>> clock_time(61.2), clock_time(7322)
+    ('1:01', '2:02:02')
+    """
+    minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
+    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
 
 
 def _accuracy(progress: Progress) -> str:
@@ -148,7 +168,35 @@ def comparison_table(title: str, summaries: Sequence[Mapping[str, Any]]) -> Tabl
     return table
 
 
-def spread(mean: float | None, std: float | None) -> str:
+def analyses_table(runs: Sequence[Mapping[str, Any]]) -> Table:
+    """The figures of analysed runs, over the seeds of each setting, of the predictor that answers.
+
+    Each run holds its `config`, `result` and `analysis`.
+    """
+    figures: dict[str, Callable[[Mapping[str, Any]], float | None]] = {
+        "calibration error": calibration_error,
+        "last task's excess": last_task_excess,
+        "distance from uniform": distance_from_uniform,
+        "left under noise": accuracy_retained,
+    }
+    title = "The predictor that answers, over seeds; shares from 0 to 1"
+    table = Table("stream", "method", "seeds", title=title, min_width=len(title))
+    for name in figures:
+        table.add_column(name, justify="right")
+    settings: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for run in runs:
+        config = run["config"]
+        buffer = "" if config["buffer"] is None else f" {config['buffer']}"
+        name = f"{config['method']}{buffer} ({config['hash']})"
+        settings.setdefault((f"{config['stream']} ({config['data']})", name), []).append(run)
+    for (stream, name), group in settings.items():
+        row = [over_seeds(group, figure) for figure in figures.values()]
+        cells = ["–" if s is None else spread(s.mean, s.std, digits=3) for s in row]
+        table.add_row(stream, name, str(len(group)), *cells)
+    return table
+
+
+def spread(mean: float | None, std: float | None, digits: int = 2) -> str:
     """A mean with its standard deviation, where it has one.
 
     >>> spread(91.234, 0.5), spread(91.234, None), spread(None, None)
@@ -156,7 +204,7 @@ def spread(mean: float | None, std: float | None) -> str:
     """
     if mean is None:
         return "–"
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
+    return f"{mean:.{digits}f}" if std is None else f"{mean:.{digits}f} ± {std:.{digits}f}"
 
 
 def _paper(summary: Mapping[str, Any], predictor: str, *, first: bool) -> str:

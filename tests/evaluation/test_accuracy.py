@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remanence.evaluation import accuracies, accuracy
+from remanence.evaluation import accuracies, answers
 from remanence.records import Samples
 from remanence.streams import Test
 
@@ -126,7 +126,7 @@ def test_masking_turns_wrong_answers_into_right_ones() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_images_are_shown_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(accuracy, "CHUNK", chunk)
+    monkeypatch.setattr(answers, "CHUNK", chunk)
     table = Table(torch.eye(10)[:, :CLASSES].repeat(1, 1))
     sizes = []
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import copy
 import math
+from collections import Counter
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -54,7 +56,11 @@ class Transcription:
         self.seen = 0
         self.steps = 0
         self.updates = {"plastic": 0, "stable": 0}
-        self.plastic_provided = 0
+        self.stored_at: list[int] = []
+        self.ages: list[int] = []
+        """Of the samples last drawn: 1 in the step after a sample was stored."""
+        self.provided = {"plastic": Counter[int](), "stable": Counter[int]()}
+        """How often, by the age of the sample."""
         self.losses: list[float] = []
 
     def step(self, images: Tensor, labels: Tensor) -> None:
@@ -126,11 +132,11 @@ class Transcription:
         with torch.no_grad():
             z_p, z_s = self.plastic(x).tolist(), self.stable(x).tolist()
         chosen = []
-        for plastic, stable, label in zip(z_p, z_s, labels, strict=True):
+        for plastic, stable, label, age in zip(z_p, z_s, labels, self.ages, strict=True):
             better = log_probability(plastic, label) > log_probability(stable, label)
             if self.wrong == "the memory that knows less":
                 better = not better
-            self.plastic_provided += better
+            self.provided["plastic" if better else "stable"][age] += 1
             chosen.append(plastic if better else stable)
         return chosen
 
@@ -138,7 +144,9 @@ class Transcription:
         if not self.memory:
             return []
         order = torch.randperm(len(self.memory), generator=self.draws["replay"]).tolist()
-        return [self.memory[row] for row in order[: SETTINGS["memory_batch"]]]
+        rows = order[: SETTINGS["memory_batch"]]
+        self.ages = [self.steps - self.stored_at[row] for row in rows]
+        return [self.memory[row] for row in rows]
 
     def chances(self, count: int) -> list[float]:
         return torch.rand(count, dtype=torch.float64, generator=self.draws["reservoir"]).tolist()
@@ -148,11 +156,13 @@ class Transcription:
         n = self.seen
         if n < SETTINGS["buffer_size"]:
             self.memory.append(sample)
+            self.stored_at.append(self.steps)
         else:
             last = n - 1 if self.wrong == "the reservoir draws from [0, N)" else n
             v = math.floor(chance * (last + 1))  # an integer from 0 to N
             if v < SETTINGS["buffer_size"]:
                 self.memory[v] = sample
+                self.stored_at[v] = self.steps
         self.seen += 1
 
     def consolidate(self) -> None:
@@ -272,11 +282,28 @@ def test_learns_as_the_paper_says(kind: str, augment: Augment | None) -> None:
             assert apart < 1e-11, f"networks differ by {apart} after step {step}"
     assert int(learner.memory.seen) == oracle.seen > 1000
     assert int(learner.steps) == 300
-    totals = {name: float(total) for name, total in learner.totals.items()}
-    assert totals["loss"] == pytest.approx(sum(oracle.losses), rel=1e-10)
-    assert totals["plastic_provided"] == oracle.plastic_provided
+    found = learner.readings()
+    assert found["loss"] == pytest.approx(sum(oracle.losses), rel=1e-10)
+    used = {name: ages.total() for name, ages in oracle.provided.items()}
+    assert (found["plastic_used"], found["stable_used"]) == (used["plastic"], used["stable"])
     # Both memories had their say, or the choice between them was not tried.
-    assert 0.1 < totals["plastic_provided"] / totals["replayed"] < 0.95
+    assert 0.1 < used["plastic"] / (used["plastic"] + used["stable"]) < 0.95
+
+
+def test_counts_by_age_how_often_the_stable_memory_provided() -> None:
+    learner, oracle = CLSER(network("plain"), **SETTINGS), Transcription(network("plain"))
+    assert learner.histograms()["ages"] == {"edges": [1], "stable": [], "total": []}
+    for images, labels, _ in stream(100):
+        learner.observe(images, labels)
+        oracle.step(images, labels)
+    found = learner.histograms()["ages"]
+    ages = [*oracle.provided["stable"].elements(), *oracle.provided["plastic"].elements()]
+    assert 50 < max(ages) < 128
+    assert found["edges"] == [1, 2, 4, 8, 16, 32, 64, 128]
+    for k, (lower, upper) in enumerate(pairwise(found["edges"])):
+        within = range(lower, upper)
+        assert found["total"][k] == sum(age in within for age in ages) > 0
+        assert found["stable"][k] == sum(oracle.provided["stable"][age] for age in within)
 
 
 EVERYWHERE = (

@@ -17,15 +17,17 @@ from remanence.cli.values import (
     Name,
     Precision,
     Real,
+    Seconds,
     Steps,
     Switch,
     Whole,
+    above_zero,
     at_least_one,
     writable,
 )
 
 if TYPE_CHECKING:
-    from remanence.training import Settings
+    from remanence.training import Progress, Settings
     from remanence.training.seeds import Outcome
 
 MOST_THREADS = 256
@@ -71,6 +73,8 @@ class RunOptions:
     """mean-er: how often its memory is updated."""
     decay: Real = None
     """mean-er: how slowly it moves."""
+    update: Literal["coin", "every"] = "coin"
+    """clser, mean-er: update the memories at random steps, or at regular ones as often."""
     alpha: Real = None
     """der, derpp: weight of the stored logits."""
     beta: Real = None
@@ -112,6 +116,12 @@ class RunOptions:
     """Folder for the runs."""
     again: Switch = False
     """Train again what is there already."""
+    resume: Switch = False
+    """Go on with unfinished runs from their last checkpoints."""
+    checkpoint_every: Seconds = 60.0
+    """Seconds from one checkpoint to the next; the end of a task has one as well."""
+    tensorboard: Folder = None
+    """Log losses, accuracies and the memory's classes for TensorBoard in this folder."""
     workers: Whole = None
     """Worker processes; as many as cores unless given."""
     threads: Count = 1
@@ -134,9 +144,10 @@ def run(options: RunOptions) -> int:
     from rich.console import Console
 
     from remanence.display import results_table, tell_user
+    from remanence.streams.batches import not_resumable
     from remanence.training.build import build_run, read_dataset
     from remanence.training.plan import parse_seeds, plan
-    from remanence.training.ranks import prepare
+    from remanence.training.ranks import leads, prepare
 
     if options.deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -150,6 +161,9 @@ def run(options: RunOptions) -> int:
     if threads > MOST_THREADS:
         raise ValueError(f"--threads is {threads}; expected at most {MOST_THREADS}")
     side_by_side = at_least_one("--side-by-side", options.side_by_side)
+    checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
+    if options.again and options.resume:
+        raise ValueError("--again starts anew and --resume goes on; leave out one of them")
     stream_seed = options.stream_seed
     settings = plan(
         options.stream,
@@ -166,22 +180,34 @@ def run(options: RunOptions) -> int:
         precision=options.precision,
         engine=options.engine if ranks == 1 else "eager",
         deterministic=options.deterministic,
+        update=options.update,
         ranks=ranks,
     )
-    build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
-    writable(options.out)
+    first = build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values at once
+    if options.resume:
+        for task in first.stream.tasks:
+            if not task.resumable:
+                raise ValueError(not_resumable(task))
+    if leads():
+        writable(options.out)
+    notes = [*settings.notes, *_left_behind(settings, seeds, options)]
+    if options.tensorboard is not None:
+        writable(options.tensorboard, "--tensorboard")
     if not options.quiet:
-        for note in settings.notes:
+        for note in notes:
             tell_user(f"note: {note}")
     outcome, summary = train_seeds(
         settings,
         seeds,
         options.out,
         again=options.again,
+        resume=options.resume,
+        checkpoint_every=checkpoint_every,
         workers=workers,
         threads=threads,
         side_by_side=side_by_side,
         quiet=options.quiet,
+        tensorboard=options.tensorboard if leads() else None,
     )
     if summary is not None:
         if not options.quiet:
@@ -192,17 +218,48 @@ def run(options: RunOptions) -> int:
     return 1 if outcome.failed else 0
 
 
+def _left_behind(settings: Settings, seeds: list[int], options: RunOptions) -> list[str]:
+    """What earlier runs left that the user may have meant to go on from."""
+    from remanence.training.seeds import made_from_other_data, waiting
+
+    steps = {} if options.resume else waiting(settings, seeds, options.out)
+    notes = [
+        f"seed {seed} starts again, although a checkpoint of step {step} was there; next time, "
+        "--resume goes on from it"
+        for seed, step in steps.items()
+    ]
+    for folder, checksum in made_from_other_data(settings, options.out).items():
+        notes.append(
+            f"the data is not that of {folder} (checksum {settings.data_checksum or 'unknown'}, "
+            f"there {checksum or 'unknown'}): its runs are left alone"
+        )
+    return notes
+
+
 def train_seeds(
-    settings: Settings, seeds: list[int], out: Path, *, quiet: bool, **how: Any
+    settings: Settings,
+    seeds: list[int],
+    out: Path,
+    *,
+    quiet: bool,
+    tensorboard: Path | None = None,
+    **how: Any,
 ) -> tuple[Outcome, dict[str, Any] | None]:
     """Make the runs under a progress display, say what failed, and sum up the rest."""
     from remanence import results
     from remanence.display import ProgressDisplay, tell_user
+    from remanence.tensorboard import TensorBoardLog
     from remanence.training.seeds import make_runs
 
     began = time.perf_counter()
-    with ProgressDisplay(quiet=quiet) as display:
-        outcome = make_runs(settings, seeds, out, tell=display, **how)
+    folders = [results.RunFolder(settings.folder(out, seed).path) for seed in seeds]
+    with ProgressDisplay(quiet=quiet) as display, TensorBoardLog(tensorboard, folders) as log:
+
+        def tell(seed: int, progress: Progress) -> None:
+            display(seed, progress)
+            log.read()
+
+        outcome = make_runs(settings, seeds, out, tell=tell, **how)
     if outcome.reused and not quiet:
         tell_user(
             f"{outcome.reused} of {len(seeds)} runs were there already; --again trains them again"

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from remanence.learners.consistency import ConsistentReplay
 from remanence.learners.predictor import Predictor
-from remanence.memory import SemanticMemory
+from remanence.memory import DatedReservoir, SemanticMemory
+from remanence.memory.dated import AGES
+from remanence.memory.semantic import Update
 
 
 class CLSER(ConsistentReplay):
@@ -17,7 +19,8 @@ class CLSER(ConsistentReplay):
 
     In the paper's symbols: `network` is θ_W; `consistency_weight` λ; the stable memory θ_S has
     `stable_decay` α_S and `stable_rate` r_S, the plastic memory θ_P `plastic_decay` α_P and
-    `plastic_rate` r_P; `buffer_size` is the budget of the episodic memory M.
+    `plastic_rate` r_P; `buffer_size` is the budget of the episodic memory M. With `update="every"`
+    the memories are updated at regular steps instead of random ones, at the same mean rates.
 
     >>> learner = CLSER(nn.Linear(4, 3), buffer_size=20)
     >>> for _ in range(3):
@@ -25,6 +28,8 @@ class CLSER(ConsistentReplay):
     >>> list(learner.predictors())
     ['stable', 'plastic', 'working']
     """
+
+    memory: DatedReservoir
 
     def __init__(
         self,
@@ -37,6 +42,7 @@ class CLSER(ConsistentReplay):
         stable_rate: float = 0.1,
         plastic_decay: float = 0.999,
         plastic_rate: float = 0.9,
+        update: Update = "coin",
         seed: int = 0,
         **common: Any,
     ) -> None:
@@ -48,14 +54,29 @@ class CLSER(ConsistentReplay):
             seed=seed,
             **common,
         )
+        self.memory = DatedReservoir(buffer_size, clock=self.steps, seed=seed, device=self.device)
         self.plastic = SemanticMemory(
-            network, decay=plastic_decay, rate=plastic_rate, name="plastic", seed=seed
+            network,
+            decay=plastic_decay,
+            rate=plastic_rate,
+            name="plastic",
+            update=update,
+            seed=seed,
         )
         self.stable = SemanticMemory(
-            network, decay=stable_decay, rate=stable_rate, name="stable", seed=seed
+            network,
+            decay=stable_decay,
+            rate=stable_rate,
+            name="stable",
+            update=update,
+            seed=seed,
         )
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
+    def replay_ages(self) -> Tensor:
+        """By powers of two: bin k holds 2^k to below 2^(k+1) steps."""
+        return self.memory.age_bins()
+
+    def replay_logits(self, x: Tensor, y: Tensor, age: Tensor | None = None) -> Tensor:
         """Lines 4 and 5 of Algorithm 1: for each sample, the memory that knows its class better.
 
         Compared by the odds, which order samples as the probabilities do but do not saturate: in
@@ -64,11 +85,38 @@ class CLSER(ConsistentReplay):
         plastic, stable = self.plastic(x), self.stable(x)
         doubt = _doubt(torch.stack([plastic, stable]), y)
         plastic_knows = doubt[0] < doubt[1]
-        self.tally(plastic_provided=plastic_knows.sum(), replayed=len(y))
+        if age is not None:
+            ones = torch.ones(len(y), dtype=torch.float64, device=self.device)
+            self.tally_by(age, AGES, plastic_by_age=plastic_knows, replayed_by_age=ones)
         return torch.where(plastic_knows[:, None], plastic, stable)
 
+    def readings(self) -> dict[str, float]:
+        """With how many replayed samples had their logits from either memory."""
+        stable, plastic = self._provided()
+        used = {"stable_used": float(sum(stable)), "plastic_used": float(sum(plastic))}
+        return {**super().readings(), **used}
+
+    def histograms(self) -> dict[str, dict[str, list[int]]]:
+        """`ages`: how often the stable memory provided, and either, by the age of the sample.
+
+        Bin k holds ages (steps since the sample was stored) from `edges[k]` to below
+        `edges[k + 1]`.
+        """
+        stable, plastic = self._provided()
+        total = [s + p for s, p in zip(stable, plastic, strict=True)]
+        bins = 1 + max((k for k, count in enumerate(total) if count), default=-1)
+        edges = [2**k for k in range(bins + 1)]
+        return {"ages": {"edges": edges, "stable": stable[:bins], "total": total[:bins]}}
+
+    def _provided(self) -> tuple[list[int], list[int]]:
+        """How often the stable and the plastic memory provided the logits, by bin of age."""
+        none = torch.zeros(AGES)
+        plastic = self.totals.get("plastic_by_age", none).long()
+        stable = self.totals.get("replayed_by_age", none).long() - plastic
+        return stable.tolist(), plastic.tolist()
+
     def consolidate(self) -> None:
-        """Lines 8 to 10: both memories move towards the working network, each by its own coin."""
+        """Lines 8 to 10: both memories move towards the working network, each at its own steps."""
         self.plastic.update(self.steps)
         self.stable.update(self.steps)
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from remanence.learners.consistency import ConsistentReplay
 from remanence.learners.predictor import Predictor
 from remanence.memory import SemanticMemory
+from remanence.memory.semantic import Update
 
 
 class MeanER(ConsistentReplay):
@@ -30,6 +31,7 @@ class MeanER(ConsistentReplay):
         consistency_weight: float = 0.15,
         decay: float = 0.999,
         rate: float = 0.5,
+        update: Update = "coin",
         seed: int = 0,
         **common: Any,
     ) -> None:
@@ -41,14 +43,16 @@ class MeanER(ConsistentReplay):
             seed=seed,
             **common,
         )
-        self.mean = SemanticMemory(network, decay=decay, rate=rate, name="mean", seed=seed)
+        self.mean = SemanticMemory(
+            network, decay=decay, rate=rate, name="mean", update=update, seed=seed
+        )
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
+    def replay_logits(self, x: Tensor, y: Tensor, age: Tensor | None = None) -> Tensor:
         """The one memory's logits."""
         return self.mean(x)
 
     def consolidate(self) -> None:
-        """Move the memory towards the working network, if the coin says so."""
+        """Move the memory towards the working network, at the steps that its rate says."""
         self.mean.update(self.steps)
 
     def predictors(self) -> dict[str, Predictor]:

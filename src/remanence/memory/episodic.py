@@ -38,14 +38,25 @@ class EpisodicMemory:
         """`count` samples without replacement (all, if there are fewer); None while empty."""
         if self._stored is None:
             return None
+        return self._stored.rows(self._choose(count))
+
+    def _choose(self, count: int) -> Tensor:
+        """The rows of the next `draw`."""
         rows = torch.randperm(self.filled, generator=self.selection, device=self.device)
-        return self._stored.rows(rows[:count])
+        return rows[:count]
 
     def contents(self) -> Samples | None:
         """All that is stored, in row order, not copied; None while empty."""
         if self._stored is None:
             return None
         return Samples(*(None if t is None else t[: self.filled] for t in self._stored))  # type: ignore[arg-type]
+
+    def class_counts(self, classes: int) -> list[int]:
+        """How many samples of each class are stored. Waits for the device."""
+        contents = self.contents()
+        if contents is None:
+            return [0] * classes
+        return torch.bincount(contents.labels.cpu(), minlength=classes).tolist()
 
     def _write(self, rows: Tensor, samples: Samples) -> None:
         """Put samples into rows; those at row `capacity` are dropped."""

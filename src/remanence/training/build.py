@@ -17,9 +17,10 @@ from remanence.learners import Learner
 from remanence.randomness import derive, generator
 from remanence.results import RunFolder, settings_hash
 from remanence.streams import Augment, Normaliser, Stream
-from remanence.training.distributed import SharedFolder, divide
+from remanence.training.distributed import divide
 from remanence.training.engine import Captured, Eager, Engine
 from remanence.training.loop import Run
+from remanence.training.shared import SharedFolder
 
 PER_RUN = "per-run"
 TRAINING_KEYS = ("batch", "epochs")
@@ -51,6 +52,8 @@ class Settings:
     engine: str = "eager"
     deterministic: bool = False
     """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
+    update: str = "coin"
+    """clser, mean-er: when the semantic memories are updated, by a coin or at regular steps."""
     ranks: int = 1
     """Processes that share the learner's work, as torchrun started them."""
     data_root: str | None = None
@@ -60,11 +63,13 @@ class Settings:
     """Whether all of it is as published, so that the paper's figure may stand beside the result."""
 
     def deciding(self) -> dict[str, Any]:
-        """What the hash covers."""
-        kept = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
-        if self.ranks == 1:  # as settings were hashed before there were ranks
-            del kept["ranks"]
-        return kept
+        """What the hash covers. An option that came later is left out where it is not used."""
+        fields = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
+        if self.update == "coin":
+            del fields["update"]
+        if self.ranks == 1:
+            del fields["ranks"]
+        return fields
 
     def config(self, seed: int, stream: Stream) -> dict[str, Any]:
         """The content of `config.json`."""
@@ -111,6 +116,14 @@ def build_stream(settings: Settings, dataset: Dataset | None, seed: int) -> Stre
     return catalog.build_stream(settings.stream, dataset, stream_seed)
 
 
+def stream_of_run(settings: Settings, dataset: Dataset | None, seed: int) -> Stream:
+    """The stream as the run's method sees it: an upper bound has all tasks joined."""
+    stream = build_stream(settings, dataset, seed)
+    if joined(settings.method):
+        return stream.joined(int(settings.values["batch"]), generator(seed, "collection"))
+    return stream
+
+
 def own_stream(reference: str) -> Stream:
     """The stream that a user's module:function returns."""
     stream = catalog.find_object(reference, "stream")
@@ -127,10 +140,8 @@ def own_stream(reference: str) -> Stream:
 
 def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
     """Stream, network and learner of one seed, ready to train."""
-    stream = build_stream(settings, dataset, seed)
+    stream = stream_of_run(settings, dataset, seed)
     batch, epochs = (int(settings.values[key]) for key in TRAINING_KEYS)
-    if _joined(settings.method):
-        stream = stream.joined(batch, generator(seed, "collection"))
     learner = build_learner(settings, inputs_of(stream), seed)
     run = Run(learner, stream, batch, epochs, seed)
     _check_samples(settings, stream, batch)
@@ -210,6 +221,8 @@ def build_learner(settings: Settings, inputs: Inputs, seed: int) -> Learner:
     }
     if settings.buffer is not None:
         arguments["buffer_size"] = settings.buffer
+    if settings.update != "coin":
+        arguments["update"] = settings.update
     if "tasks" in accepted(learner):
         arguments["tasks"] = inputs.tasks
     return learner(
@@ -267,9 +280,16 @@ def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _joined(method: str) -> bool:
+def joined(method: str) -> bool:
+    """Whether a method trains on all tasks' data at once."""
     known = catalog.METHODS.get(method)
     return known is not None and known.joined
+
+
+def settings_of(config: Mapping[str, Any]) -> Settings:
+    """The settings that a run's `config.json` holds; where its data lay is not among them."""
+    fields = {name: config[name] for name in Settings.__dataclass_fields__ if name in config}
+    return Settings(**fields)
 
 
 def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
@@ -282,8 +302,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
     config = run.read("config.json")
     run.read("result.json")
     try:
-        fields = {name: config[name] for name in Settings.__dataclass_fields__ if name in config}
-        settings = replace(Settings(**fields), device=device)
+        settings = replace(settings_of(config), device=device)
         shape, classes = tuple(config["shape"]), int(config["classes"])
         entry = catalog.STREAMS.get(settings.stream)
         if entry is None:
@@ -296,5 +315,6 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(
             f"{run.path / 'config.json'} is not a run's configuration: {error}"
         ) from None
+    run.check("learner.safetensors")
     learner.load(run.path / "learner.safetensors")
     return learner

@@ -15,7 +15,7 @@ the same everywhere, is its own mean.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, TypeVar
 
@@ -26,7 +26,6 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from remanence.learners import Learner
 from remanence.randomness import derive
-from remanence.results import RunFolder
 from remanence.training.loop import TrainingError
 
 T = TypeVar("T")
@@ -57,14 +56,36 @@ def divide(learner: Learner, seed: int = 0) -> None:
             "start one process, or choose a network without BatchNorm"
         )
     for network in networks:
-        if nn.SyncBatchNorm.convert_sync_batchnorm(network) is not network:  # type: ignore[no-untyped-call]
-            raise ValueError("the network is a BatchNorm layer itself; put it into a Sequential")
+        synchronise(network)
         share = _Share(learner.device, seed)
         network.register_forward_pre_hook(share.take)
         network.register_forward_hook(share.gather)
     for parameter in learner.network.parameters():
         if parameter.requires_grad:
             parameter.register_hook(_average)  # type: ignore[no-untyped-call]
+
+
+def synchronise(network: nn.Module) -> None:
+    """Let every BatchNorm in the network take its statistics over the batch of all ranks.
+
+    A layer that does more than BatchNorm, as ours do, offers `synchronised` for it.
+    """
+    for module in network.modules():
+        for name, norm in list(module.named_children()):
+            if not isinstance(norm, _BatchNorm):
+                continue
+            if hasattr(norm, "synchronised"):
+                module.add_module(name, norm.synchronised())
+            elif type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
+                convert = nn.SyncBatchNorm.convert_sync_batchnorm
+                module.add_module(name, convert(norm))  # type: ignore[no-untyped-call]
+            else:
+                raise ValueError(
+                    f"the network has a {type(norm).__name__}, which several processes cannot "
+                    "share; start one process"
+                )
+    if hasattr(network, "forward_each"):  # it joins batches, whose rows would be divided as one
+        network.forward_each = None
 
 
 def _has_batch_norm(network: nn.Module) -> bool:
@@ -121,12 +142,12 @@ class _Gather(torch.autograd.Function):
         counts = [rows // ranks + (k < rows % ranks) for k in range(ranks)]
         ctx.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         ctx.ranks = ranks
-        padded = own.new_zeros(counts[0], *own.shape[1:])
-        padded[: len(own)] = own
-        blocks = [torch.empty_like(padded) for _ in counts]
+        # A sum in which all other ranks have zeros in a rank's rows: the shares may be unequal.
+        whole = own.new_zeros(rows, *own.shape[1:])
+        whole[ctx.own] = own
         with _in_touch():
-            dist.all_gather(blocks, padded)
-        return torch.cat([block[:count] for block, count in zip(blocks, counts, strict=True)])
+            dist.all_reduce(whole)
+        return whole
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
@@ -151,51 +172,6 @@ def _in_touch() -> Iterator[None]:
         raise RankLostError(f"another rank cannot be reached any more ({reason})") from error
 
 
-class SharedFolder(RunFolder):
-    """Rank 0's run folder as all ranks see it: rank 0 reads and writes, every rank takes part."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether the run has ended well."""
-        return from_rank_0(lambda: RunFolder(self.path).complete)
-
-    def read(self, name: str) -> dict[str, Any]:
-        """One of the JSON files. ValueError if it is missing or damaged."""
-        return from_rank_0(lambda: RunFolder(self.path).read(name))
-
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Make the folder. TrainingError if the ranks are about to train on different things."""
-        configs: list[Mapping[str, Any]] = _from_all(dict(config))
-        for rank, other in enumerate(configs):
-            unlike = sorted(key for key in config if configs[0][key] != other[key])
-            if unlike:
-                raise TrainingError(
-                    f"rank {rank} would train on something else than rank 0: its "
-                    f"{', '.join(unlike)} differ"
-                )
-        from_rank_0(lambda: RunFolder(self.path).begin(config))
-
-    def event(self, kind: str, **content: Any) -> None:
-        """Append a line. TrainingError if the losses show that the ranks have gone apart.
-
-        Ranks on different hardware may round differently; ranks that were shown different
-        batches differ by far more.
-        """
-        losses = _from_all(float(content.get("loss", 0)))
-        if any(abs(loss - losses[0]) > 1e-3 * abs(losses[0]) for loss in losses):
-            raise TrainingError(
-                "the ranks have gone apart: their losses differ, so they were not shown the same "
-                "batches; a stream must give every process the same"
-            )
-        from_rank_0(lambda: RunFolder(self.path).event(kind, **content))
-
-    def finish(
-        self, learner: Learner, result: Mapping[str, Any], timing: Mapping[str, Any]
-    ) -> None:
-        """Write what the run came to."""
-        from_rank_0(lambda: RunFolder(self.path).finish(learner, result, timing))
-
-
 def from_rank_0(make: Callable[[], T]) -> T:
     """What `make` returns on rank 0, or the error that it raises there, on every rank."""
     answer: list[Any] = [None, None]
@@ -212,7 +188,7 @@ def from_rank_0(make: Callable[[], T]) -> T:
     return value  # type: ignore[no-any-return]
 
 
-def _from_all(value: T) -> list[T]:
+def from_all(value: T) -> list[T]:
     """The values of all ranks, in their order, on every rank."""
     values: list[Any] = [None] * dist.get_world_size()
     with _in_touch():

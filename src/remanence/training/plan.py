@@ -47,10 +47,13 @@ def plan(
     precision: str | None = None,
     engine: str | None = None,
     deterministic: bool = False,
+    elsewhere: bool = False,
+    update: str = "coin",
     ranks: int = 1,
 ) -> Settings:
     """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
 
+    With `elsewhere` another machine will train, and this one need not have the device.
     ValueError, with what is wrong and what there is, for names and values that do not exist.
     """
     notes: list[str] = []
@@ -60,14 +63,14 @@ def plan(
             f"there is no stream {stream!r}; the streams are {', '.join(catalog.STREAMS)}, or "
             "your own as module:function"
         )
-    if method not in catalog.METHODS and ":" not in method:
-        raise ValueError(
-            f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
-            "your own as module:class"
-        )
+    check_method(method)
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
     takes = accepted(find_learner(method))
+    if update != "coin" and "update" not in takes:
+        raise ValueError(
+            f"--update {update}: {method} has no semantic memories; clser and mean-er have"
+        )
     buffer = _buffer(method, buffer, takes, notes)
     chosen = _dataset(stream, dataset, data_root, notes)
     values = _values(stream, method, buffer, dict(given or {}), takes, chosen, notes)
@@ -82,7 +85,8 @@ def plan(
     if validation is not None and entry is None:
         raise ValueError("--validation divides a dataset; your own stream brings its own tests")
     assert network is not None or entry is not None
-    device = _device(device, precision, engine)
+    if not elsewhere:
+        device = choose_device(device, precision, engine)
     settings = Settings(
         stream=stream,
         method=method,
@@ -98,26 +102,37 @@ def plan(
         precision=precision or ("fp32" if device == "cpu" else "bf16"),
         engine=engine or ("eager" if device == "cpu" else "captured"),
         deterministic=deterministic and device != "cpu",
+        update=update,
         ranks=ranks,
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
         published=entry is not None
         and chosen == entry.datasets[0]
         and (network, stream_seed, validation, max_steps) == (None,) * 4
-        and not (notes or given),
+        and not (notes or given)
+        and update == "coin",
     )
     if settings.network not in catalog.NETWORKS and ":" not in settings.network:
         raise ValueError(
             f"there is no network {settings.network!r}; the networks are "
             f"{', '.join(catalog.NETWORKS)}, or your own as module:function"
         )
-    data = read_dataset(settings)
+    data = read_dataset(replace(settings, device="cpu"))
     checksum = own_stream(stream).checksum if data is None else data.checksum
     return replace(settings, data_checksum=checksum)
 
 
-def _device(device: str, precision: str | None, engine: str | None) -> str:
-    """The device to train on, found fit for what is asked of it."""
+def check_method(method: str) -> None:
+    """ValueError with what there is, for a name that is no method's."""
+    if method not in catalog.METHODS and ":" not in method:
+        raise ValueError(
+            f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
+            "your own as module:class"
+        )
+
+
+def choose_device(device: str, precision: str | None = None, engine: str | None = None) -> str:
+    """The device of this machine to train on, found fit for what is asked of it."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
@@ -181,7 +196,8 @@ def _values(
     dataset: str | None,
     notes: list[str],
 ) -> dict[str, float]:
-    allowed = {*takes} - {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks"}
+    others = {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update"}
+    allowed = {*takes} - others
     whole = whole_settings(takes)
     for key, value in given.items():
         if key not in allowed and key not in TRAINING_KEYS:

@@ -50,6 +50,20 @@ def launched() -> Rank | None:
     return Rank(number, ranks, local) if ranks > 1 else None
 
 
+def called_as() -> list[str]:
+    """The words with which the command begins that started this process."""
+    if launched() is None:
+        return ["remanence"]
+    here = os.environ.get("LOCAL_WORLD_SIZE", os.environ["WORLD_SIZE"])
+    return ["torchrun", "--nproc-per-node", here, "-m", "remanence"]
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes and speaks."""
+    rank = launched()
+    return rank is None or rank.number == 0
+
+
 def prepare(seeds: Sequence[int], device: str, engine: str | None) -> int:
     """How many ranks train one learner together: 1 without torchrun.
 

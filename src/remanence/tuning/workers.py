@@ -9,7 +9,7 @@ import optuna
 import torch
 
 from remanence.display import tell_user
-from remanence.training.seeds import _die_with_parent, _without_ctrl_c
+from remanence.training.workers import _die_with_parent, _without_ctrl_c
 from remanence.tuning.study import Search, Trial, begin, break_off_lost, trials_of, work
 
 
