@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -15,10 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from remanence import ER, load_run
+from remanence.networks import ResNet18
 from remanence.results import RunFolder
 from remanence.state import read_file, write_file
 from remanence.training import plan
-from remanence.training.distributed import divide
+from remanence.training.distributed import divide, synchronise
 from remanence.training.ranks import launched, prepare
 
 from . import rank as ranks
@@ -171,7 +174,10 @@ def test_rank_0_writes_and_speaks_for_all(tmp_path: Path) -> None:
     )
     assert place.name != alone.folder(tmp_path, 0).path.parent.name
     assert "ranks" not in alone.deciding()
-    assert [event["step"] for event in folder.events()] == [0, 20, 20]
+    noted = [(event["event"], event["step"]) for event in folder.events()]
+    assert len(set(noted)) == len(noted)
+    assert {("evaluation", 0), ("totals", 20), ("evaluation", 20)} < set(noted)
+    assert not [*folder.path.glob(".*"), *folder.path.glob("checkpoints")]
     assert summary["predictors"]["stable"]["class_il"]["mean"] == pytest.approx(
         result["predictors"]["stable"]["class_il"]["mean"]
     )
@@ -207,6 +213,37 @@ def test_no_rank_waits_for_one_that_has_ended(words: str, said: str, tmp_path: P
     assert ended.said[0].startswith("remanence: seed 0 failed: another rank cannot be reached")
     assert said in ended.said
     assert ("KeyError: 'only here'" in ended.err) == words.endswith("Alone")
+
+
+@pytest.mark.slow
+def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
+    words = [*SHORT[:-1], "400", "--checkpoint-every", "0.5", "--quiet"]
+    assert together(*words, "--out", "whole", folder=tmp_path).status == 0
+    command = [*TORCHRUN, "-m", "remanence", *words, "--out", "parts"]
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
+    ) as started:
+        deadline = time.monotonic() + 90
+        while not [*tmp_path.glob("parts/*/*/*/checkpoints/*.json")]:
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        started.send_signal(signal.SIGTERM)
+        _, err = started.communicate(timeout=60)
+    assert started.returncode != 0
+    said = [line for line in err.splitlines() if line.startswith("remanence: ")]
+    assert len(said) == 1
+    assert said[0].startswith(
+        "remanence: stopped; go on with `torchrun --nproc-per-node 2 -m remanence run s-mnist"
+    )
+    assert said[0].endswith("--resume`")
+    assert not [*tmp_path.glob("parts/*/*/*/result.json")]
+    resumed = together(*words, "--out", "parts", "--resume", folder=tmp_path)
+    assert resumed.status == 0, resumed.err
+    (one,) = tmp_path.glob("whole/*/*/seed-0")
+    (other,) = tmp_path.glob("parts/*/*/seed-0")
+    assert RunFolder(other).read("timing.json")["resumed"]
+    for name in ("result.json", "learner.safetensors", "events.jsonl"):
+        assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
 
 @pytest.mark.slow
@@ -269,6 +306,30 @@ def test_batches_that_ranks_cannot_share_are_refused(key: str, flag: str) -> Non
         plan(
             "s-mnist", dataset="mnist5k", given={"batch": 30, "memory_batch": 30, key: 20}, ranks=3
         )
+
+
+def test_batch_norm_becomes_one_over_all_ranks() -> None:
+    plain = nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)), nn.Flatten(), nn.Linear(144, 2)
+    )
+    for network in (ResNet18(2, width=4), plain):
+        network(torch.rand(4, 3, 8, 8))  # running statistics that are not those of the beginning
+        images, state = torch.rand(5, 3, 8, 8), copy.deepcopy(network.state_dict())
+        expected = network.eval()(images)
+        synchronise(network)
+        assert torch.equal(network(images), expected)
+        assert_close(network.state_dict(), state)
+        norms = [m for m in network.modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)]
+        assert norms
+        assert all(isinstance(norm, nn.SyncBatchNorm) and not norm.training for norm in norms)
+
+
+def test_batch_norm_of_ones_own_is_refused() -> None:
+    class Own(nn.BatchNorm1d):
+        pass
+
+    with pytest.raises(ValueError, match="has a Own, which several processes cannot share"):
+        synchronise(nn.Sequential(nn.Linear(4, 3), Own(3)))
 
 
 def test_batch_norm_on_cpus_is_refused() -> None:

@@ -74,8 +74,9 @@ def synchronise(network: nn.Module) -> None:
         for name, norm in list(module.named_children()):
             if not isinstance(norm, _BatchNorm):
                 continue
-            if hasattr(norm, "synchronised"):
-                module.add_module(name, norm.synchronised())
+            synchronised = getattr(norm, "synchronised", None)
+            if synchronised is not None:
+                module.add_module(name, synchronised())
             elif type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
                 convert = nn.SyncBatchNorm.convert_sync_batchnorm
                 module.add_module(name, convert(norm))  # type: ignore[no-untyped-call]
@@ -85,7 +86,7 @@ def synchronise(network: nn.Module) -> None:
                     "share; start one process"
                 )
     if hasattr(network, "forward_each"):  # it joins batches, whose rows would be divided as one
-        network.forward_each = None
+        network.forward_each = None  # type: ignore[assignment]
 
 
 def _has_batch_norm(network: nn.Module) -> bool:
