@@ -59,6 +59,15 @@ def uneven(batch: int, *, divided: bool) -> Learner:
     return learner
 
 
+def dropped() -> dict[str, torch.Tensor]:
+    """What dropout leaves of a batch of ones, and a draw from the global generator after it."""
+    learner = toy.learner("er")
+    learner.network = torch.nn.Sequential(torch.nn.Dropout(0.5))
+    divide(learner)
+    with learner.randomness():
+        return {"left": learner.network(torch.ones(9, 40)), "drawn": torch.rand(3)}
+
+
 def main(folder: Path) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -70,6 +79,7 @@ def main(folder: Path) -> None:
     for batch in UNEVEN:
         learner = uneven(batch, divided=True)
         write_file(folder / f"uneven-{batch}-{rank}.safetensors", learner.state_dict(), {})
+    write_file(folder / f"dropped-{rank}.safetensors", dropped(), {})
     dist.destroy_process_group()
 
 

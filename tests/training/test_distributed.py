@@ -25,6 +25,7 @@ from remanence.training.distributed import divide, synchronise
 from remanence.training.ranks import launched, prepare
 
 from . import rank as ranks
+from . import toy
 
 ROOT = Path(__file__).parents[2]
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -121,6 +122,18 @@ def test_all_ranks_hold_the_same_learner_to_the_last_bit(by_two: Path) -> None:
     for name in names:
         one, other = ((by_two / f"{name}-{rank}.safetensors").read_bytes() for rank in (0, 1))
         assert one == other, name
+
+
+def test_dropout_draws_for_each_rank_and_leaves_other_draws_alone(by_two: Path) -> None:
+    one, other = (read_file(by_two / f"dropped-{rank}.safetensors")[0] for rank in (0, 1))
+    assert torch.equal(one["left"], other["left"])
+    assert not torch.equal(one["left"][:4], one["left"][5:])  # the second rank's rows
+    assert 0.3 < (one["left"] > 0).float().mean() < 0.7
+    learner = toy.learner("er")
+    with learner.randomness():
+        untouched = torch.rand(3)
+    assert torch.equal(one["drawn"], untouched)
+    assert torch.equal(other["drawn"], untouched)
 
 
 def by_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
