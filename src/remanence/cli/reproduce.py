@@ -78,11 +78,11 @@ class ReproduceOptions:
     address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
     """Of the cluster's head; else the cluster that this machine is part of, else a new one here."""
     workers: Whole = None
-    """Runs at once on this machine: as many as cores unless given, on a GPU one group of seeds."""
+    """Runs at once on this machine: as many as cores unless given; on a GPU one group."""
     threads: Count = 1
     """Threads of each run; more change the last digits of the results."""
     side_by_side: Count = 4
-    """Seeds trained at once on one GPU."""
+    """Runs trained at once on one GPU."""
     checkpoint_every: Seconds = 60.0
     """Seconds from one checkpoint to the next; the end of a task has one as well."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
@@ -195,7 +195,8 @@ def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
                 "--engine ray needs Ray, which is not installed: pip install 'remanence[ray]'"
             ) from None
         cluster = stack.enter_context(OnRay(options.address, options.device, threads))
-        cluster.check(options.out)
+        if not options.dry_run:
+            cluster.check(options.out)
         return cluster.device, cluster
     if options.address is not None:
         raise ValueError("--address names a Ray cluster; add --engine ray")
@@ -211,11 +212,11 @@ def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine)
 
     if standing.before and not options.quiet:
         tell_user(f"{standing.before} of {standing.total} runs are there already")
-    if not standing.courses:
-        return
     try:
         with GridView(standing, quiet=options.quiet) as view:
-            engine.run([course.job for course in standing.courses], view)
+            while standing.current:
+                engine.run([course.job for course in standing.current], view)
+                standing.separate()
     except KeyboardInterrupt:
         tell_user(f"{standing.done} of {standing.total} runs are done")
         raise
@@ -226,6 +227,7 @@ def _show_plan(plan: Plan, standing: Standing) -> None:
     from rich.table import Table
 
     from remanence.display import clock_time
+    from remanence.grid.speeds import duration
 
     table = Table(title=plan.grid.title)
     for name in ("setting", "complete", "half done", "to do", "each run"):
@@ -238,12 +240,17 @@ def _show_plan(plan: Plan, standing: Standing) -> None:
             *(str(count or "–") for count in counts),
             "unknown" if seconds is None else clock_time(seconds),
         )
-    console, left = Console(), standing.seconds_left()
+    console, expected = Console(), standing.expected()
     console.print(table)
+    known = [seconds for seconds in expected if seconds is not None]
+    unknown = len(expected) - len(known)
+    time = f"about {clock_time(duration(known, standing.width))}" if known else "time unknown"
+    rest = f", and {unknown} of which nothing is known" if known and unknown else ""
     console.print(
         f"{standing.total - standing.done} of {standing.total} runs to do, {standing.width} at a "
-        f"time: {'time unknown' if left is None else f'about {clock_time(left)}'}",
+        f"time: {time}{rest}",
         highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -222,7 +222,7 @@ def _patiently(job: Job, tell: Callable[[Progress], None]) -> None:
     A node that is given up may still be at its runs for a while, until its workers notice.
     """
     deadline = time.monotonic() + PATIENCE_S
-    folders = [job.settings.folder(Path(job.out), seed) for seed in job.seeds]
+    folders = [settings.folder(Path(job.out), seed) for settings, seed in job.members]
     while not all(map(usable, folders)):
         try:
             execute(job, tell)

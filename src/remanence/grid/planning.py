@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from remanence import catalog
-from remanence.data import locate
-from remanence.grid.speeds import Speeds
+from remanence.data import DATASETS, locate
+from remanence.grid.speeds import Speeds, note_run
 from remanence.grid.tables import Cell, Grid
 from remanence.results import RunFolder
 from remanence.training import Settings, plan
@@ -40,28 +40,26 @@ class Plan:
     out: Path
     entries: list[Entry]
     skipped: list[str]
-    """A sentence for each stream that was left out."""
+    """What was left out and why, a sentence each."""
 
     def folder(self, entry: Entry, seed: int) -> RunFolder:
         """Where the run of this seed is, or will be."""
         return entry.settings.folder(self.out, seed)
 
-    def jobs(
-        self, speeds: Speeds, *, side_by_side: int, checkpoint_every: float
-    ) -> list[tuple[Entry, Job]]:
+    def jobs(self, speeds: Speeds, *, side_by_side: int, checkpoint_every: float) -> list[Job]:
         """What is left to do: the longest first, so that no worker is left alone at the end."""
-        jobs = []
-        for entry in self.entries:
-            seeds = (*entry.half_done, *entry.missing)
-            for job in jobs_for(
-                entry.settings, seeds, self.out, True, checkpoint_every, side_by_side
-            ):
-                jobs.append((entry, job))
+        members = [
+            (entry.settings, seed)
+            for part in ("half_done", "missing")
+            for entry in self.entries
+            for seed in getattr(entry, part)
+        ]
+        jobs = jobs_for(members, self.out, True, checkpoint_every, side_by_side)
+        steps = {id(entry.settings): entry.steps for entry in self.entries}
 
-        def longest_first(item: tuple[Entry, Job]) -> float:
-            entry, job = item
-            seconds = speeds.seconds(entry.settings, entry.steps)
-            return -float("inf") if seconds is None else -seconds * len(job.seeds)
+        def longest_first(job: Job) -> float:
+            parts = [speeds.seconds(member, steps[id(member)]) for member, _ in job.members]
+            return -sum(float("inf") if part is None else part for part in parts)
 
         return sorted(jobs, key=longest_first)
 
@@ -70,9 +68,7 @@ class Plan:
         speeds = Speeds()
         for entry in self.entries:
             for seed in entry.complete:
-                folder = self.folder(entry, seed)
-                timing, steps = folder.read("timing.json"), folder.read("result.json")["steps"]
-                speeds.note(entry.settings, steps, timing["seconds"] / timing["side_by_side"])
+                note_run(speeds, entry.settings, self.folder(entry, seed))
         return speeds
 
 
@@ -82,15 +78,17 @@ def plan_grid(grid: Grid, seeds: Sequence[int], out: Path, **how: Any) -> Plan:
     `how` goes to `training.plan`. ValueError where a cell cannot be run, or none has its data.
     """
     dataset, root = how.pop("dataset", None), how.get("data_root")
-    lacking = {
-        stream: reason
-        for stream in dict.fromkeys(cell.stream for cell in grid.cells)
-        if (reason := _lacking(stream, dataset, root))
-    }
-    skipped = [f"{stream} is left out: {reason}" for stream, reason in lacking.items()]
-    there = [cell for cell in grid.cells if cell.stream not in lacking]
+    if dataset is not None and dataset not in DATASETS:
+        raise ValueError(f"no dataset is called {dataset!r}; there are {', '.join(DATASETS)}")
+    lacking: dict[str, list[str]] = {}
+    for stream in dict.fromkeys(cell.stream for cell in grid.cells):
+        if reason := _lacking(stream, dataset, root):
+            lacking.setdefault(reason, []).append(stream)
+    absent = {stream for streams in lacking.values() for stream in streams}
+    reasons = [f"{reason} for {', '.join(streams)}" for reason, streams in lacking.items()]
+    there = [cell for cell in grid.cells if cell.stream not in absent]
     if not there:
-        raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(skipped)}")
+        raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(reasons)}")
     entries: dict[str, Entry] = {}
     for cell in there:
         try:
@@ -99,16 +97,16 @@ def plan_grid(grid: Grid, seeds: Sequence[int], out: Path, **how: Any) -> Plan:
             raise ValueError(f"{cell}: {error}") from None
         # Cells may come to the same setting, one of them by naming what is published anyway.
         entries.setdefault(str(entry.settings.folder(out, 0).path), entry)
-    return Plan(grid, seeds, out, list(entries.values()), skipped)
+    return Plan(grid, seeds, out, list(entries.values()), [f"left out: {r}" for r in reasons])
 
 
 def _lacking(stream: str, dataset: str | None, root: Path | None) -> str | None:
-    """Why the stream has no data to be made from; None if it has, or brings its own."""
+    """What the stream has no data from; None if it has its data, or brings it."""
     entry = catalog.STREAMS.get(stream)
     if entry is None:
         return None
     if dataset is not None and dataset not in entry.datasets:
-        return f"it is made from {' or '.join(entry.datasets)}, not from {dataset}"
+        return f"not {dataset} but {' or '.join(entry.datasets)} is needed"
     name = dataset or entry.datasets[0]
     if locate(name, root) is None:
         where = "" if root is None else f" in {root}"

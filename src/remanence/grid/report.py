@@ -62,6 +62,7 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
     title = f"{plan.grid.title}, data {data}: accuracy in percent"
     table = Table(title=title, min_width=len(title))
     apart = plan.grid.table in ("S1", "S3")
+    compared = any(map(as_in_the_paper, (entry for entry, _ in found)))
     given = list(dict.fromkeys(name for entry, _ in found for name in entry.cell.given))
     for name in ("stream", "method"):
         table.add_column(name, no_wrap=True)
@@ -69,7 +70,7 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
         table.add_column(name, justify="right")
     if apart:
         table.add_column("network")
-    for name in ("ours", "paper"):
+    for name in ("ours", "paper") if compared else ("ours",):
         table.add_column(name, justify="right", no_wrap=True)
     last = None
     for entry, summary in found:
@@ -92,7 +93,7 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
                 *(row if i == 0 else [""] * len(row)),
                 *([name] if apart else []),
                 spread(ours["mean"], ours["std"]),
-                paper_text(plan.grid.table, entry, name, first=i == 0),
+                *([paper_text(plan.grid.table, entry, name, first=i == 0)] if compared else []),
             )
     return table
 

@@ -8,6 +8,7 @@ from functools import cache
 from importlib import resources
 from statistics import fmean
 
+from remanence.results import RunFolder
 from remanence.training import Settings
 
 
@@ -47,6 +48,12 @@ class Speeds:
             (fmean(v), kept) for k, v in self.measured.items() if (kept := _kept(k)) is not None
         ]
         return sum(here for here, _ in both) / sum(kept for _, kept in both) if both else 1.0
+
+
+def note_run(speeds: Speeds, settings: Settings, folder: RunFolder) -> None:
+    """Take in what a complete run says of its speed."""
+    timing, steps = folder.read("timing.json"), folder.read("result.json")["steps"]
+    speeds.note(settings, steps, timing["seconds"] / timing["side_by_side"])
 
 
 def duration(seconds: Sequence[float], width: int) -> float:

@@ -8,18 +8,19 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from remanence.grid.planning import Entry, Plan
-from remanence.grid.speeds import Speeds, duration
+from remanence.grid.speeds import Speeds, duration, note_run
 from remanence.training import Progress
 from remanence.training.seeds import Job
 from remanence.training.workers import Event
 
 
-@dataclass
+@dataclass(eq=False)
 class Course:
     """One job's way so far."""
 
-    entry: Entry
     job: Job
+    runs: list[tuple[Entry, int]]
+    """Setting and seed of each of its runs."""
     state: str = "waiting"
     """waiting, running, done or failed."""
     begun: float = 0.0
@@ -40,9 +41,8 @@ class Course:
         return max(left - (now - self.heard), 0.0)
 
     def __str__(self) -> str:
-        first, *others = self.job.seeds
-        seeds = f"seeds {first} to {others[-1]}" if others else f"seed {first}"
-        return f"{self.entry.cell}, {seeds}"
+        (entry, seed), *others = self.runs
+        return f"{entry.cell}, seed {seed}{f' and {len(others)} beside it' if others else ''}"
 
 
 class Standing:
@@ -51,13 +51,15 @@ class Standing:
     def __init__(
         self,
         plan: Plan,
-        jobs: Sequence[tuple[Entry, Job]],
+        jobs: Sequence[Job],
         speeds: Speeds,
         width: int,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.plan = plan
-        self.courses = [Course(entry, job) for entry, job in jobs]
+        self.entry = {id(entry.settings): entry for entry in plan.entries}
+        self.courses = self.current = [self._course(job) for job in jobs]
+        """All jobs, and those that the engine has now: its events count these."""
         self.speeds = speeds
         self.width = width
         self.clock = clock
@@ -65,35 +67,49 @@ class Standing:
         """Runs that were there already."""
         self.total = len(plan.entries) * len(plan.seeds)
 
+    def _course(self, job: Job) -> Course:
+        return Course(job, [(self.entry[id(settings)], seed) for settings, seed in job.members])
+
+    def separate(self) -> None:
+        """Let every run of the groups that failed go on alone: one of them was at fault."""
+        groups = [c for c in self.current if c.state == "failed" and len(c.runs) > 1]
+        self.current = [
+            self._course(course.job._replace(settings=settings, seeds=(seed,), beside=()))
+            for course in groups
+            for settings, seed in course.job.members
+        ]
+        self.courses = [c for c in self.courses if c not in groups] + self.current
+
     def note(self, event: Event) -> Course:
         """Take in an event; returns the course that it concerns."""
-        course, now = self.courses[event.number], self.clock()
+        course, now = self.current[event.number], self.clock()
         match event.kind:
             case "begun":
                 course.state, course.begun, course.last = "running", now, None
             case "progress":
                 course.last, course.heard = event.progress, now
             case "done":
-                self._done(course, now)
+                self._done(course)
             case "again":
                 course.state, course.reason = "waiting", event.reason
             case "failed":
                 course.state, course.reason = "failed", event.reason
         return course
 
-    def _done(self, course: Course, now: float) -> None:
-        folder = self.plan.folder(course.entry, course.job.seeds[0])
-        if not folder.complete:
-            course.state = "failed"
-            course.reason = f"it has ended, but {folder.path} holds no result"
-            return
+    def _done(self, course: Course) -> None:
+        for entry, seed in course.runs:
+            folder = self.plan.folder(entry, seed)
+            if not folder.complete:
+                course.state = "failed"
+                course.reason = f"it has ended, but {folder.path} holds no result"
+                return
         course.state = "done"
-        timing, steps = folder.read("timing.json"), folder.read("result.json")["steps"]
-        self.speeds.note(course.entry.settings, steps, timing["seconds"] / len(course.job.seeds))
+        for entry, seed in course.runs:
+            note_run(self.speeds, entry.settings, self.plan.folder(entry, seed))
 
     def runs(self, state: str) -> int:
         """How many runs are in this state, those that were there before not counted."""
-        return sum(len(course.job.seeds) for course in self.courses if course.state == state)
+        return sum(len(course.runs) for course in self.courses if course.state == state)
 
     @property
     def done(self) -> int:
@@ -101,24 +117,32 @@ class Standing:
         return self.before + self.runs("done")
 
     def seconds_left(self) -> float | None:
-        """Until all is done; None while nothing is known."""
-        left = [
-            self._expected(course)
-            for course in self.courses
-            if course.state in ("waiting", "running")
-        ]
+        """Until all is done, jobs of which nothing is known taken for typical; None if none is."""
+        left = self.expected()
         known = [seconds for seconds in left if seconds is not None]
         if not known:
             return None if left else 0.0
         typical = fmean(known)
         return duration([typical if s is None else s for s in left], self.width)
 
-    def _expected(self, course: Course) -> float | None:
+    def expected(self) -> list[float | None]:
+        """Seconds left of every job that is not done; None where nothing is known of it."""
+        seconds = {
+            id(entry): self.speeds.seconds(entry.settings, entry.steps)
+            for entry in self.plan.entries
+        }
+        return [
+            self._expected(course, [seconds[id(entry)] for entry, _ in course.runs])
+            for course in self.courses
+            if course.state in ("waiting", "running")
+        ]
+
+    def _expected(self, course: Course, seconds: list[float | None]) -> float | None:
         now = self.clock()
         if course.state == "running" and (left := course.seconds_left(now)) is not None:
             return left
-        seconds = self.speeds.seconds(course.entry.settings, course.entry.steps)
-        if seconds is None:
+        known = [part for part in seconds if part is not None]
+        if len(known) < len(seconds):
             return None
         spent = now - course.begun if course.state == "running" else 0.0
-        return max(seconds * len(course.job.seeds) - spent, 0.0)
+        return max(sum(known) - spent, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import AbstractContextManager
 from types import TracebackType
 
@@ -34,6 +35,8 @@ class GridView(AbstractContextManager["GridView"]):
             standing.plan.grid.name, total=standing.total, note=self._sum()
         )
         self.running: dict[int, TaskID] = {}
+        self.summed = 0.0
+        """When the sum was drawn last; of a thousand runs it is not for every event."""
 
     def __enter__(self) -> GridView:
         self.bars.start()
@@ -70,7 +73,9 @@ class GridView(AbstractContextManager["GridView"]):
                 )
         elif number in self.running:
             self.bars.remove_task(self.running.pop(number))
-        self.bars.update(self.whole, completed=self.standing.done, note=self._sum())
+        if time.monotonic() - self.summed > 0.5 or course.state != "running":
+            self.summed = time.monotonic()
+            self.bars.update(self.whole, completed=self.standing.done, note=self._sum())
 
     def _sum(self) -> str:
         standing = self.standing
@@ -83,7 +88,9 @@ class GridView(AbstractContextManager["GridView"]):
 
     def _say(self, event: Event, course: Course) -> None:
         """What stays to be read; on a terminal only what went wrong."""
-        if course.state == "failed":
+        if course.state == "failed" and len(course.runs) > 1:
+            self._print(f"{course} failed and go on one by one: {course.reason}")
+        elif course.state == "failed":
             self._print(f"remanence: {course} failed: {course.reason}")
         elif event.kind == "again":
             self._print(f"{course} failed and is tried again: {course.reason}")

@@ -94,8 +94,12 @@ class Shelf:
             )
         state = self._state(number)
         try:
-            if digest(state.read_bytes()) != manifest["state"]:
-                raise DamagedError(f"{state} was altered or cut short")
+            content = state.read_bytes()
+        except OSError as error:
+            raise DamagedError(f"{state} cannot be read: {error.strerror}") from None
+        if digest(content) != manifest.get("state"):
+            raise DamagedError(f"{state} was altered or cut short")
+        try:
             return Checkpoint(
                 number,
                 int(manifest["step"]),
@@ -105,9 +109,7 @@ class Shelf:
                 dict(manifest["events"]),
                 dict(manifest["environment"]),
             )
-        except OSError as error:
-            raise DamagedError(f"{state} cannot be read: {error.strerror}") from None
-        except (KeyError, TypeError, OverflowError) as error:
+        except (KeyError, TypeError, ValueError, OverflowError) as error:
             raise DamagedError(f"{path} is not a checkpoint's manifest: {error}") from None
 
     def take_up(self, run: Run, checkpoint: Checkpoint) -> None:

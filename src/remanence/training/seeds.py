@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,12 +14,14 @@ from remanence.manifest import DamagedError
 from remanence.results import RunFolder
 from remanence.training.build import Settings
 from remanence.training.job import Job as Job
-from remanence.training.job import attempt, shelf_of
+from remanence.training.job import attempt, shelf_of, together
 from remanence.training.job import execute as execute
 from remanence.training.loop import Interrupted, Position, Progress
 from remanence.training.signals import Stop, noticed
 from remanence.training.workers import Event, in_workers
 
+Member = tuple[Settings, int]
+"""Settings and seed of a run."""
 Tell = Callable[[int, Progress], None]
 """Called with a seed and where its run stands."""
 
@@ -60,7 +62,8 @@ def make_runs(
             folder.refuse_if_locked()
         else:  # a process may have been killed between the run's last file and this
             shelf_of(settings, folder, seed).clear()
-    jobs = jobs_for(settings, missing, out, resume, checkpoint_every, side_by_side)
+    members = [(settings, seed) for seed in missing]
+    jobs = jobs_for(members, out, resume, checkpoint_every, side_by_side)
     failed = execute_all(jobs, workers=workers, threads=threads, tell=tell)
     done = {seed: folder for seed, folder in folders.items() if seed not in failed}
     return Outcome(done, failed, len(seeds) - len(missing))
@@ -92,18 +95,39 @@ def made_from_other_data(settings: Settings, out: Path) -> dict[Path, str]:
 
 
 def jobs_for(
-    settings: Settings,
-    seeds: Sequence[int],
+    members: Sequence[Member],
     out: Path,
     resume: bool,
     checkpoint_every: float,
     side_by_side: int,
 ) -> list[Job]:
-    """The seeds as jobs: one each on a CPU; on a GPU, groups that can go on together."""
-    width = side_by_side if settings.device != "cpu" else 1
-    folders = {seed: settings.folder(out, seed) for seed in seeds}
-    groups = _groups(settings, folders, seeds, width, resume)
-    return [Job(settings, group, str(out), resume, checkpoint_every) for group in groups]
+    """The runs as jobs: one each on a CPU; on a GPU, groups that can go on together."""
+    groups: list[list[Member]] = []
+    shared: set[Position] = set()
+    for settings, seed in members:
+        places = {Position()}
+        if settings.device != "cpu" and resume:
+            kept = shelf_of(settings, settings.folder(out, seed), seed).whole(warn=False)
+            places = {checkpoint.position for checkpoint in kept} or places
+        if groups and _has_room(groups[-1], settings, side_by_side) and shared & places:
+            groups[-1].append((settings, seed))
+            shared &= places
+        else:
+            groups.append([(settings, seed)])
+            shared = places
+    return [_job(group, out, resume, checkpoint_every) for group in groups]
+
+
+def _has_room(group: Sequence[Member], settings: Settings, side_by_side: int) -> bool:
+    width = 1 if settings.device == "cpu" else side_by_side
+    return len(group) < width and together(group[0][0], settings)
+
+
+def _job(group: Sequence[Member], out: Path, resume: bool, checkpoint_every: float) -> Job:
+    first = group[0][0]
+    seeds = tuple(seed for settings, seed in group if settings is first)
+    beside = tuple(member for member in group if member[0] is not first)
+    return Job(first, seeds, str(out), resume, checkpoint_every, beside)
 
 
 def usable(folder: RunFolder) -> bool:
@@ -117,32 +141,6 @@ def usable(folder: RunFolder) -> bool:
         _log.warning("%s (it is made again now)", error)
         return False
     return True
-
-
-def _groups(
-    settings: Settings,
-    folders: Mapping[int, RunFolder],
-    seeds: Sequence[int],
-    width: int,
-    resume: bool,
-) -> list[tuple[int, ...]]:
-    """The seeds in groups of at most `width` that can go on from a common position."""
-    if width == 1:
-        return [(seed,) for seed in seeds]
-    groups: list[tuple[int, ...]] = []
-    shared: set[Position] = set()
-    for seed in seeds:
-        places = {Position()}
-        if resume:
-            kept = shelf_of(settings, folders[seed], seed).whole(warn=False)
-            places = {checkpoint.position for checkpoint in kept} or places
-        if groups and len(groups[-1]) < width and shared & places:
-            groups[-1] += (seed,)
-            shared &= places
-        else:
-            groups.append((seed,))
-            shared = places
-    return groups
 
 
 def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) -> dict[int, str]:
