@@ -14,6 +14,7 @@ import pytest
 from remanence.cli import RunOptions, main, parse
 from remanence.cli import run as run_verb
 from remanence.training import Settings, plan
+from remanence.tuning import study as studies
 
 SHORT = "tune s-mnist --method er --dataset mnist5k --max-steps 20"
 
@@ -100,6 +101,18 @@ def test_a_study_in_which_all_fails_says_so(capfd: pytest.CaptureFixture[str]) -
     assert out == ""
     assert err.count("failed: seed 0: the loss was infinite or not a number") == 2
     assert "remanence: no trial came to an end; why is in studies" in err
+
+
+def test_an_interrupted_study_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*args: object) -> list[float]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(studies, "evaluate", interrupt)
+    assert main(shlex.split(f"{SHORT} --trials 2")) == 130
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", f"remanence: stopped; go on with `remanence {SHORT} --trials 2`\n")
 
 
 BAD = {

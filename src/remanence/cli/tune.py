@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -100,6 +101,7 @@ def tune(options: TuneOptions) -> int:
     from rich.console import Console
 
     from remanence.display import tell_user
+    from remanence.training.loop import Interrupted
 
     trials = at_least_one("--trials", options.trials)
     processes = at_least_one("--workers", options.workers)
@@ -111,9 +113,12 @@ def tune(options: TuneOptions) -> int:
     if not options.quiet:
         for note in search.settings.notes:
             tell_user(f"note: {note}")
-    found, died = workers.tune(
-        search, trials, workers=processes, threads=threads, quiet=options.quiet
-    )
+    try:
+        found, died = workers.tune(
+            search, trials, workers=processes, threads=threads, quiet=options.quiet
+        )
+    except KeyboardInterrupt:
+        raise Interrupted(signal.SIGINT) from None  # the same command goes on
     outcome.write_trials(folder / "trials.csv", found, search.space)
     if died:
         tell_user(

@@ -12,7 +12,7 @@ from rich.table import Table
 
 from remanence.evaluation import mean_std
 from remanence.state import write_whole
-from remanence.tuning.space import Range, Space
+from remanence.tuning.space import Choice, Space
 from remanence.tuning.study import Trial
 
 ROWS = 10
@@ -108,7 +108,9 @@ def draw(figure: StudyFigure, space: Space, title: str, path: Path) -> None:
         panel.plot(*zip(*points, strict=True), "o", markersize=4)
         panel.set_xlabel(name)
         part = space[name]
-        if isinstance(part, Range) and part.log:
+        if isinstance(part, Choice):
+            panel.set_xticks(part.values, [f"{value:g}" for value in part.values])
+        elif part.log:
             panel.set_xscale("log")
     for unused in others[len(space) :]:
         unused.set_visible(False)
