@@ -61,7 +61,10 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
     [
         (
             "",
-            ["run", "demo", "analyze", "report", "list", "data", "Learn from streams that change"],
+            [
+                *("run", "reproduce", "demo", "analyze", "report", "tune", "list", "data"),
+                "Learn from streams that change",
+            ],
         ),
         (
             "run",
@@ -84,6 +87,20 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--buffers", "--where NAME=X,Y", "--seeds SEEDS", "--engine {local,ray}"),
                 *("--address HOST:PORT", "--workers N", "--side-by-side N", "--dry-run"),
                 *("--checkpoint-every S", "--max-steps N", "--dataset NAME", "--out DIR"),
+            ],
+        ),
+        (
+            "tune",
+            [
+                *(
+                    "STREAM",
+                    "--method NAME",
+                    "--trials N",
+                    "--space NAME=LOW:HIGH",
+                    "--seeds SEEDS",
+                ),
+                *("--set NAME=VALUE", "--study-seed N", "--validation X", "--storage PLACE"),
+                *("--workers N", "--out DIR", "--json", "--quiet", "--max-steps N", "validation"),
             ],
         ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),

@@ -5,6 +5,7 @@ from remanence.cli.data import DataOptions, FetchOptions
 from remanence.cli.report import ReportOptions
 from remanence.cli.reproduce import ReproduceOptions
 from remanence.cli.run import RunOptions
+from remanence.cli.tune import TuneOptions
 
 __all__ = [
     "DataOptions",
@@ -12,6 +13,7 @@ __all__ = [
     "ReportOptions",
     "ReproduceOptions",
     "RunOptions",
+    "TuneOptions",
     "main",
     "parse",
 ]

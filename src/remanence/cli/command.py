@@ -21,6 +21,7 @@ from remanence.cli.listing import ListOptions, show_list
 from remanence.cli.report import ReportOptions, report
 from remanence.cli.reproduce import ReproduceOptions, reproduce
 from remanence.cli.run import RunOptions, run
+from remanence.cli.tune import TuneOptions, tune
 
 BAD_INPUT = 2
 
@@ -30,6 +31,7 @@ Verb = (
     | Annotated[DemoOptions, subcommand("demo")]
     | Annotated[AnalyzeOptions, subcommand("analyze")]
     | Annotated[ReportOptions, subcommand("report")]
+    | Annotated[TuneOptions, subcommand("tune")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
@@ -41,6 +43,7 @@ Options = (
     | DemoOptions
     | AnalyzeOptions
     | ReportOptions
+    | TuneOptions
     | ListOptions
     | DataOptions
 )
@@ -78,12 +81,23 @@ def _sentence(box: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    """Run a verb; where torchrun has started several processes, with all of them as one."""
+    from remanence.training.ranks import as_one
+
     signal.signal(signal.SIGTERM, _terminated)
+    return as_one(lambda: _main(argv))
+
+
+def _main(argv: list[str] | None) -> int:
+    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    from remanence.training.ranks import launched
+
     try:
         match options := parse(argv):
             case RunOptions():
                 return run(options)
+            case _ if launched() is not None:
+                raise ValueError("torchrun's processes train one learner: start `remanence run`")
             case ReproduceOptions():
                 return reproduce(options)
             case DemoOptions():
@@ -92,6 +106,8 @@ def main(argv: list[str] | None = None) -> int:
                 return analyze(options)
             case ReportOptions():
                 return report(options)
+            case TuneOptions():
+                return tune(options)
             case ListOptions():
                 return show_list(options)
             case DataOptions(FetchOptions() as what):
@@ -112,10 +128,12 @@ def _interrupted(argv: list[str] | None, *, kept: bool) -> str:
     """What is left after a stop, and the command that goes on from it."""
     if not kept:
         return "interrupted; finished runs are kept"
+    from remanence.training.ranks import called_as
+
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in ([], ["run"]) and "--resume" not in words:
         words = [*(words or ["run"]), "--resume"]
-    return f"stopped; go on with `{shlex.join(['remanence', *words])}`"
+    return f"stopped; go on with `{shlex.join([*called_as(), *words])}`"
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:

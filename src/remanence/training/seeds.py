@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import torch
 
-from remanence.lock import LockedError, refuse_if_locked
+from remanence.lock import LockedError
 from remanence.manifest import DamagedError
 from remanence.results import RunFolder
 from remanence.training.build import Settings
@@ -60,10 +60,10 @@ def make_runs(
     missing = [seed for seed in seeds if again or not usable(folders[seed])]
     for seed, folder in folders.items():
         if seed in missing:
-            refuse_if_locked(folder.path)
+            folder.refuse_if_locked()
             continue
         with contextlib.suppress(LockedError, OSError):  # then another process does this
-            refuse_if_locked(folder.path)
+            folder.refuse_if_locked()
             shelf_of(settings, folder, seed).clear()  # of one killed after the run's last file
     members = [(settings, seed) for seed in missing]
     jobs = jobs_for(members, out, resume, checkpoint_every, side_by_side)
