@@ -70,7 +70,7 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
-                *("--update {coin,every}", "--tensorboard DIR"),
+                *("--update {coin,every}", "--tensorboard DIR", "--resume", "--checkpoint-every S"),
                 *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
             ],
         ),
@@ -345,7 +345,8 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: training/tes
         run.kill()
         run.wait()
     assert (run.returncode, out) == (130, "")
-    assert err == "remanence: interrupted; finished runs are kept\n"
+    again = "remanence run --dataset mnist5k --epochs 9999 --method sgd --resume"
+    assert err == f"remanence: stopped; go on with `{again}`\n"
 
 
 # -- other verbs ----------------------------------------------------------------------------

@@ -75,7 +75,7 @@ def test_workers_write_the_same_bytes_as_this_process(tmp_path: Path) -> None:
 def test_a_run_folder_holds_what_the_documents_say(tmp_path: Path) -> None:
     folder = make(digits(max_steps=120), [0], tmp_path).done[0]
     names = sorted(file.name for file in folder.path.iterdir())
-    assert names == sorted([*BYTES, "models", "timing.json", "events.jsonl"])
+    assert names == sorted([*BYTES, "models", "timing.json", "events.jsonl", "manifest.json"])
     result = folder.read("result.json")
     about = {"stream": "s-mnist", "method": "clser", "buffer": 500, "data": "mnist5k", "seed": 0}
     assert {key: result[key] for key in about} == about
@@ -260,7 +260,9 @@ def test_ctrl_c_ends_all_without_noise_even_while_workers_start(slow: list[str])
         os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to all of them
         _, errors = parent.communicate(timeout=30)
         assert parent.returncode == 130
-        assert errors.splitlines()[-1] == "remanence: interrupted; finished runs are kept"
+        last = errors.splitlines()[-1]
+        assert last.startswith("remanence: stopped; go on with `remanence run s-mnist --method ")
+        assert last.endswith(" --resume`")
         assert "Traceback" not in errors
     finally:
         with contextlib.suppress(ProcessLookupError):  # all are gone, as they should be

@@ -2,6 +2,7 @@
 
 from remanence.cli.command import main, parse
 from remanence.cli.data import DataOptions, FetchOptions
+from remanence.cli.reproduce import ReproduceOptions
 from remanence.cli.run import RunOptions
 
-__all__ = ["DataOptions", "FetchOptions", "RunOptions", "main", "parse"]
+__all__ = ["DataOptions", "FetchOptions", "ReproduceOptions", "RunOptions", "main", "parse"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 import signal
 import sys
 from contextlib import redirect_stderr
@@ -17,12 +18,14 @@ from remanence.cli.analyze import AnalyzeOptions, analyze
 from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
+from remanence.cli.reproduce import ReproduceOptions, reproduce
 from remanence.cli.run import RunOptions, run
 
 BAD_INPUT = 2
 
 Verb = (
     Annotated[RunOptions, subcommand("run")]
+    | Annotated[ReproduceOptions, subcommand("reproduce")]
     | Annotated[DemoOptions, subcommand("demo")]
     | Annotated[AnalyzeOptions, subcommand("analyze")]
     | Annotated[ListOptions, subcommand("list")]
@@ -30,9 +33,10 @@ Verb = (
 )
 
 
-def parse(
-    argv: list[str] | None = None,
-) -> RunOptions | DemoOptions | AnalyzeOptions | ListOptions | DataOptions:
+Options = RunOptions | ReproduceOptions | DemoOptions | AnalyzeOptions | ListOptions | DataOptions
+
+
+def parse(argv: list[str] | None = None) -> Options:
     """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
     complaint = io.StringIO()
     try:
@@ -70,6 +74,8 @@ def main(argv: list[str] | None = None) -> int:
         match options := parse(argv):
             case RunOptions():
                 return run(options)
+            case ReproduceOptions():
+                return reproduce(options)
             case DemoOptions():
                 return demo(options)
             case AnalyzeOptions():
@@ -84,9 +90,20 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"remanence: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print("remanence: interrupted; finished runs are kept", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        signum = getattr(stop, "signum", None)
+        print(f"remanence: {_interrupted(argv, kept=signum is not None)}", file=sys.stderr)
+        return 128 + (signum or signal.SIGINT)
+
+
+def _interrupted(argv: list[str] | None, *, kept: bool) -> str:
+    """What is left after a stop, and the command that goes on from it."""
+    if not kept:
+        return "interrupted; finished runs are kept"
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in ([], ["run"]) and "--resume" not in words:
+        words = [*(words or ["run"]), "--resume"]
+    return f"stopped; go on with `{shlex.join(['remanence', *words])}`"
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:

@@ -17,9 +17,11 @@ from remanence.cli.values import (
     Name,
     Precision,
     Real,
+    Seconds,
     Steps,
     Switch,
     Whole,
+    above_zero,
     at_least_one,
     writable,
 )
@@ -114,6 +116,10 @@ class RunOptions:
     """Folder for the runs."""
     again: Switch = False
     """Train again what is there already."""
+    resume: Switch = False
+    """Go on with unfinished runs from their last checkpoints."""
+    checkpoint_every: Seconds = 60.0
+    """Seconds from one checkpoint to the next; the end of a task has one as well."""
     tensorboard: Folder = None
     """Log losses, accuracies and the memory's classes for TensorBoard in this folder."""
     workers: Whole = None
@@ -138,6 +144,7 @@ def run(options: RunOptions) -> int:
     from rich.console import Console
 
     from remanence.display import results_table, tell_user
+    from remanence.streams.batches import not_resumable
     from remanence.training.build import build_run, read_dataset
     from remanence.training.plan import parse_seeds, plan
 
@@ -152,6 +159,9 @@ def run(options: RunOptions) -> int:
     if threads > MOST_THREADS:
         raise ValueError(f"--threads is {threads}; expected at most {MOST_THREADS}")
     side_by_side = at_least_one("--side-by-side", options.side_by_side)
+    checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
+    if options.again and options.resume:
+        raise ValueError("--again starts anew and --resume goes on; leave out one of them")
     stream_seed = options.stream_seed
     settings = plan(
         options.stream,
@@ -170,18 +180,25 @@ def run(options: RunOptions) -> int:
         deterministic=options.deterministic,
         update=options.update,
     )
-    build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
+    first = build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values at once
+    if options.resume:
+        for task in first.stream.tasks:
+            if not task.resumable:
+                raise ValueError(not_resumable(task))
     writable(options.out)
+    notes = [*settings.notes, *_left_behind(settings, seeds, options)]
     if options.tensorboard is not None:
         writable(options.tensorboard, "--tensorboard")
     if not options.quiet:
-        for note in settings.notes:
+        for note in notes:
             tell_user(f"note: {note}")
     outcome, summary = train_seeds(
         settings,
         seeds,
         options.out,
         again=options.again,
+        resume=options.resume,
+        checkpoint_every=checkpoint_every,
         workers=workers,
         threads=threads,
         side_by_side=side_by_side,
@@ -195,6 +212,24 @@ def run(options: RunOptions) -> int:
         if options.json:
             print(json.dumps(summary), flush=True)
     return 1 if outcome.failed else 0
+
+
+def _left_behind(settings: Settings, seeds: list[int], options: RunOptions) -> list[str]:
+    """What earlier runs left that the user may have meant to go on from."""
+    from remanence.training.seeds import made_from_other_data, waiting
+
+    steps = {} if options.resume else waiting(settings, seeds, options.out)
+    notes = [
+        f"seed {seed} starts again, although a checkpoint of step {step} was there; next time, "
+        "--resume goes on from it"
+        for seed, step in steps.items()
+    ]
+    for folder, checksum in made_from_other_data(settings, options.out).items():
+        notes.append(
+            f"the data is not that of {folder} (checksum {settings.data_checksum or 'unknown'}, "
+            f"there {checksum or 'unknown'}): its runs are left alone"
+        )
+    return notes
 
 
 def train_seeds(

@@ -112,7 +112,7 @@ def build_stream(settings: Settings, dataset: Dataset | None, seed: int) -> Stre
 def stream_of_run(settings: Settings, dataset: Dataset | None, seed: int) -> Stream:
     """The stream as the run's method sees it: an upper bound has all tasks joined."""
     stream = build_stream(settings, dataset, seed)
-    if _joined(settings.method):
+    if joined(settings.method):
         return stream.joined(int(settings.values["batch"]), generator(seed, "collection"))
     return stream
 
@@ -271,7 +271,8 @@ def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _joined(method: str) -> bool:
+def joined(method: str) -> bool:
+    """Whether a method trains on all tasks' data at once."""
     known = catalog.METHODS.get(method)
     return known is not None and known.joined
 
@@ -305,5 +306,6 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(
             f"{run.path / 'config.json'} is not a run's configuration: {error}"
         ) from None
+    run.check("learner.safetensors")
     learner.load(run.path / "learner.safetensors")
     return learner

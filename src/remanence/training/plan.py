@@ -47,10 +47,12 @@ def plan(
     precision: str | None = None,
     engine: str | None = None,
     deterministic: bool = False,
+    elsewhere: bool = False,
     update: str = "coin",
 ) -> Settings:
     """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
 
+    With `elsewhere` another machine will train, and this one need not have the device.
     ValueError, with what is wrong and what there is, for names and values that do not exist.
     """
     notes: list[str] = []
@@ -60,11 +62,7 @@ def plan(
             f"there is no stream {stream!r}; the streams are {', '.join(catalog.STREAMS)}, or "
             "your own as module:function"
         )
-    if method not in catalog.METHODS and ":" not in method:
-        raise ValueError(
-            f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
-            "your own as module:class"
-        )
+    check_method(method)
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
     takes = accepted(find_learner(method))
@@ -85,7 +83,8 @@ def plan(
     if validation is not None and entry is None:
         raise ValueError("--validation divides a dataset; your own stream brings its own tests")
     assert network is not None or entry is not None
-    device = _device(device, precision, engine)
+    if not elsewhere:
+        device = choose_device(device, precision, engine)
     settings = Settings(
         stream=stream,
         method=method,
@@ -115,13 +114,22 @@ def plan(
             f"there is no network {settings.network!r}; the networks are "
             f"{', '.join(catalog.NETWORKS)}, or your own as module:function"
         )
-    data = read_dataset(settings)
+    data = read_dataset(replace(settings, device="cpu"))
     checksum = own_stream(stream).checksum if data is None else data.checksum
     return replace(settings, data_checksum=checksum)
 
 
-def _device(device: str, precision: str | None, engine: str | None) -> str:
-    """The device to train on, found fit for what is asked of it."""
+def check_method(method: str) -> None:
+    """ValueError with what there is, for a name that is no method's."""
+    if method not in catalog.METHODS and ":" not in method:
+        raise ValueError(
+            f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
+            "your own as module:class"
+        )
+
+
+def choose_device(device: str, precision: str | None = None, engine: str | None = None) -> str:
+    """The device of this machine to train on, found fit for what is asked of it."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
