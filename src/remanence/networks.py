@@ -57,9 +57,33 @@ class BatchNorm(nn.BatchNorm2d):
             )
         else:
             y = super().forward(x)
-        if shortcut is not None:
-            y = y + shortcut
-        return F.relu(y) if self.relu else y
+        return _add_relu(y, shortcut, relu=self.relu)
+
+    def synchronised(self) -> nn.Module:
+        """The same layer for batches that are divided over processes, with statistics over all."""
+        return _SyncBatchNorm(self)
+
+
+class _SyncBatchNorm(nn.SyncBatchNorm):
+    """A BatchNorm of ours, of which it has the weights, with statistics over all processes."""
+
+    def __init__(self, norm: BatchNorm) -> None:
+        super().__init__(norm.num_features, norm.eps, norm.momentum or 0.0)
+        self.relu = norm.relu
+        self.weight, self.bias = norm.weight, norm.bias
+        self.running_mean, self.running_var = norm.running_mean, norm.running_var
+        self.num_batches_tracked = norm.num_batches_tracked
+        self.train(norm.training)
+
+    def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
+        """relu(norm(x) + shortcut), of which this layer may leave out the last two."""
+        return _add_relu(super().forward(x), shortcut, relu=self.relu)
+
+
+def _add_relu(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
+    if shortcut is not None:
+        y = y + shortcut
+    return F.relu(y) if relu else y
 
 
 def _fuses(x: Tensor, parts: tuple[int, ...]) -> bool:

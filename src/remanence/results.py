@@ -17,12 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from remanence.evaluation import mean_std
 from remanence.learners import Learner
+from remanence.lock import locked, refuse_if_locked
 from remanence.manifest import DamagedError, as_json, digest, read_manifest, write_manifest
 from remanence.manifest import write_json as write_json
 from remanence.state import naming, take, write_file
@@ -51,6 +53,14 @@ class RunFolder:
         """Where a run belongs below a folder of runs."""
         parts = [_plain(method), *([] if buffer is None else [str(buffer)]), digest]
         return RunFolder(root / _plain(stream) / "-".join(parts) / f"seed-{seed}")
+
+    def locked(self) -> AbstractContextManager[None]:
+        """Inside, this process alone may write here. LockedError if another one is at work."""
+        return locked(self.path)
+
+    def refuse_if_locked(self) -> None:
+        """LockedError if another process is at work here now."""
+        refuse_if_locked(self.path)
 
     @property
     def complete(self) -> bool:

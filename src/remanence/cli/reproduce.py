@@ -76,12 +76,12 @@ class ReproduceOptions:
     engine: Literal["local", "ray"] = "local"
     """This machine, or a Ray cluster."""
     address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """Of the cluster's head; else the cluster that this machine is part of, else a new one here."""
+    """Of the cluster's head, or auto on one of its nodes; else a cluster of this machine alone."""
     workers: Whole = None
     """Runs at once on this machine: as many as cores unless given; on a GPU one group."""
     threads: Count = 1
     """Threads of each run; more change the last digits of the results."""
-    side_by_side: Count = 4
+    side_by_side: Count = 8
     """Runs trained at once on one GPU."""
     checkpoint_every: Seconds = 60.0
     """Seconds from one checkpoint to the next; the end of a task has one as well."""

@@ -110,7 +110,7 @@ class RunOptions:
     """On a GPU: steps one operation at a time, as CUDA graphs (the default), or those compiled."""
     deterministic: Switch = False
     """On a GPU: the same bits again for the same seed, a little slower."""
-    side_by_side: Count = 4
+    side_by_side: Count = 8
     """Seeds trained at once on one GPU."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
@@ -132,7 +132,7 @@ class RunOptions:
     """No progress and no table."""
 
 
-_HYPERPARAMETERS = (
+HYPERPARAMETERS = (  # those with a flag of their own
     *("lr", "batch", "memory_batch", "epochs", "consistency_weight", "stable_rate"),
     *("stable_decay", "plastic_rate", "plastic_decay", "rate", "decay"),
     *("alpha", "beta", "gamma", "gss_batch", "inner_steps", "weight_decay"),
@@ -147,12 +147,14 @@ def run(options: RunOptions) -> int:
     from remanence.streams.batches import not_resumable
     from remanence.training.build import build_run, read_dataset
     from remanence.training.plan import parse_seeds, plan
+    from remanence.training.ranks import leads, prepare
 
     if options.deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
-    given |= dict(_assignment(text) for text in options.set)
+    given = {k: v for k in HYPERPARAMETERS if (v := getattr(options, k)) is not None}
+    given |= dict(assignment(text) for text in options.set)
     seeds = parse_seeds(options.seeds)
+    ranks = prepare(seeds, options.device, options.engine)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
     workers = at_least_one("--workers", workers)
     threads = at_least_one("--threads", options.threads)
@@ -176,16 +178,18 @@ def run(options: RunOptions) -> int:
         max_steps=options.max_steps,
         device=options.device,
         precision=options.precision,
-        engine=options.engine,
+        engine=options.engine if ranks == 1 else "eager",
         deterministic=options.deterministic,
         update=options.update,
+        ranks=ranks,
     )
     first = build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values at once
     if options.resume:
         for task in first.stream.tasks:
             if not task.resumable:
                 raise ValueError(not_resumable(task))
-    writable(options.out)
+    if leads():
+        writable(options.out)
     notes = [*settings.notes, *_left_behind(settings, seeds, options)]
     if options.tensorboard is not None:
         writable(options.tensorboard, "--tensorboard")
@@ -203,7 +207,7 @@ def run(options: RunOptions) -> int:
         threads=threads,
         side_by_side=side_by_side,
         quiet=options.quiet,
-        tensorboard=options.tensorboard,
+        tensorboard=options.tensorboard if leads() else None,
     )
     if summary is not None:
         if not options.quiet:
@@ -248,7 +252,7 @@ def train_seeds(
     from remanence.training.seeds import make_runs
 
     began = time.perf_counter()
-    folders = [settings.folder(out, seed) for seed in seeds]
+    folders = [results.RunFolder(settings.folder(out, seed).path) for seed in seeds]
     with ProgressDisplay(quiet=quiet) as display, TensorBoardLog(tensorboard, folders) as log:
 
         def tell(seed: int, progress: Progress) -> None:
@@ -268,7 +272,8 @@ def train_seeds(
     return outcome, results.summary(runs, time.perf_counter() - began)
 
 
-def _assignment(text: str) -> tuple[str, float]:
+def assignment(text: str) -> tuple[str, float]:
+    """What `--set name=value` says."""
     name, sign, value = text.partition("=")
     try:
         if not (sign and name.isidentifier()):

@@ -36,6 +36,7 @@ def _value(
 
 # Where nothing is the default, the help shows what a flag takes and not that it is None.
 Count = Annotated[int, _value(int, "N", "a whole number")]
+Share = Annotated[float, _value(float, "X", "a number")]
 Seconds = Annotated[float, _value(float, "S", "a number")]
 Whole = Annotated[int | None, _value(int, "N", "a whole number"), arg(help_behavior_hint="")]
 Real = Annotated[float | None, _value(float, "X", "a number"), arg(help_behavior_hint="")]
@@ -76,7 +77,7 @@ def above_zero(flag: str, value: float) -> float:
 
 
 def writable(folder: Path, flag: str = "--out") -> None:
-    """Find out before hours of training whether their results can be kept."""
+    """Find out before hours of work whether its results can be kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"

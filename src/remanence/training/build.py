@@ -17,8 +17,10 @@ from remanence.learners import Learner
 from remanence.randomness import derive, generator
 from remanence.results import RunFolder, settings_hash
 from remanence.streams import Augment, Normaliser, Stream
+from remanence.training.distributed import divide
 from remanence.training.engine import Captured, Eager, Engine
 from remanence.training.loop import Run
+from remanence.training.shared import SharedFolder
 
 PER_RUN = "per-run"
 TRAINING_KEYS = ("batch", "epochs")
@@ -52,6 +54,8 @@ class Settings:
     """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
     update: str = "coin"
     """clser, mean-er: when the semantic memories are updated, by a coin or at regular steps."""
+    ranks: int = 1
+    """Processes that share the learner's work, as torchrun started them."""
     data_root: str | None = None
     notes: tuple[str, ...] = ()
     """What was substituted or assumed, a sentence each."""
@@ -63,6 +67,8 @@ class Settings:
         fields = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
         if self.update == "coin":
             del fields["update"]
+        if self.ranks == 1:
+            del fields["ranks"]
         return fields
 
     def config(self, seed: int, stream: Stream) -> dict[str, Any]:
@@ -85,7 +91,8 @@ class Settings:
     def folder(self, root: Path, seed: int) -> RunFolder:
         """Where the run with this seed belongs below `root`."""
         digest = settings_hash(self.deciding())
-        return RunFolder.place(root, self.stream, self.method, self.buffer, digest, seed)
+        place = RunFolder.place(root, self.stream, self.method, self.buffer, digest, seed)
+        return place if self.ranks == 1 else SharedFolder(place.path)
 
 
 def read_dataset(settings: Settings) -> Dataset | None:
@@ -139,6 +146,8 @@ def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
     run = Run(learner, stream, batch, epochs, seed)
     _check_samples(settings, stream, batch)
     _check_network(settings, stream, learner)
+    if settings.ranks > 1:
+        divide(learner, seed)
     return run
 
 

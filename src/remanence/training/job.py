@@ -7,12 +7,12 @@ import errno
 import platform
 import traceback
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 
-from remanence.lock import locked
 from remanence.memory.episodic import EpisodicMemory
 from remanence.results import RunFolder, settings_hash
 from remanence.training.build import (
@@ -27,6 +27,7 @@ from remanence.training.checkpoint import Checkpoints, Shelf
 from remanence.training.engine import Engine
 from remanence.training.environment import environment
 from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
+from remanence.training.shared import SharedCheckpoints, from_rank_0_alone
 
 
 class Job(NamedTuple):
@@ -71,7 +72,7 @@ def execute(
     folders = [member.folder(Path(job.out), seed) for member, seed in job.members]
     with contextlib.ExitStack() as held:
         for folder in folders:
-            held.enter_context(locked(folder.path))
+            held.enter_context(folder.locked())
         dataset, engine = read_dataset(settings), build_engine(settings)
         runs = [build_run(member, dataset, seed) for member, seed in job.members]
         shelves = [
@@ -79,13 +80,16 @@ def execute(
             for (member, seed), folder in zip(job.members, folders, strict=True)
         ]
         place = environment(settings.device)
-        kept = held.enter_context(Checkpoints(shelves, job.checkpoint_every, place))
+        keeper = Checkpoints if settings.ranks == 1 else SharedCheckpoints
+        kept = held.enter_context(keeper(shelves, job.checkpoint_every, place))
         resumed = job.resume and kept.restore(runs)
         if not resumed:
             kept.clear()
         for (member, seed), folder, run in zip(job.members, folders, runs, strict=True):
             config = member.config(seed, run.stream)
             folder.reopen(config) if resumed else folder.begin(config)
+        if settings.ranks > 1:
+            stop = from_rank_0_alone(stop)
         _train(settings, dict(zip(runs, folders, strict=True)), engine, kept, tell, stop)
         timing = {
             "seconds": kept.seconds,
@@ -94,6 +98,7 @@ def execute(
             **place,
             "python": platform.python_version(),
             "host": platform.node(),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         for (member, seed), folder, run in zip(job.members, folders, runs, strict=True):
             about = {"stream": member.stream, "method": member.method, "buffer": member.buffer}

@@ -49,6 +49,7 @@ def plan(
     deterministic: bool = False,
     elsewhere: bool = False,
     update: str = "coin",
+    ranks: int = 1,
 ) -> Settings:
     """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
 
@@ -73,6 +74,7 @@ def plan(
     buffer = _buffer(method, buffer, takes, notes)
     chosen = _dataset(stream, dataset, data_root, notes)
     values = _values(stream, method, buffer, dict(given or {}), takes, chosen, notes)
+    _check_shares(values, ranks)
     if stream_seed is not None and (entry is None or entry.seed is None):
         raise ValueError(f"--stream-seed: chance has no part in the composition of {stream}")
     if isinstance(stream_seed, str) and stream_seed != PER_RUN:
@@ -101,6 +103,7 @@ def plan(
         engine=engine or ("eager" if device == "cpu" else "captured"),
         deterministic=deterministic and device != "cpu",
         update=update,
+        ranks=ranks,
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
         published=entry is not None
@@ -126,6 +129,23 @@ def check_method(method: str) -> None:
             f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
             "your own as module:class"
         )
+
+
+def default_values(
+    stream: str, method: str, buffer: int | None, dataset: str | None
+) -> dict[str, float]:
+    """The hyperparameters of a run for which none were given."""
+    return _values(stream, method, buffer, {}, accepted(find_learner(method)), dataset, [])
+
+
+def whole_settings(method: str) -> frozenset[str]:
+    """The names of those that are whole numbers."""
+    return _whole(accepted(find_learner(method)))
+
+
+def _whole(takes: Takes) -> frozenset[str]:
+    counts = (name for name, p in takes.items() if p.annotation in (int, "int"))
+    return frozenset((*TRAINING_KEYS, *counts))
 
 
 def choose_device(device: str, precision: str | None = None, engine: str | None = None) -> str:
@@ -195,7 +215,7 @@ def _values(
 ) -> dict[str, float]:
     others = {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update"}
     allowed = {*takes} - others
-    whole = {*TRAINING_KEYS, *(k for k, p in takes.items() if p.annotation in (int, "int"))}
+    whole = _whole(takes)
     for key, value in given.items():
         if key not in allowed and key not in TRAINING_KEYS:
             raise ValueError(
@@ -225,6 +245,16 @@ def _values(
     if dataset == "mnist5k" and "epochs" not in given:
         values["epochs"] *= SMALL_EPOCHS
     return values | given
+
+
+def _check_shares(values: Mapping[str, float], ranks: int) -> None:
+    for key in ("batch", "memory_batch"):
+        if values.get(key, 0) % ranks:
+            flag = f"--{key.replace('_', '-')}"
+            raise ValueError(
+                f"{flag} is {values[key]}, which {ranks} processes cannot share equally; give a "
+                f"multiple of {ranks}, or start another number of processes"
+            )
 
 
 def parse_seeds(text: str) -> list[int]:
