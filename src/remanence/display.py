@@ -187,7 +187,8 @@ def analyses_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     for run in runs:
         config = run["config"]
         buffer = "" if config["buffer"] is None else f" {config['buffer']}"
-        name = f"{config['method']}{buffer} ({config['hash']})"
+        update = f", update {config['update']}" if "update" in config else ""
+        name = f"{config['method']}{buffer}{update} ({config['hash']})"
         settings.setdefault((f"{config['stream']} ({config['data']})", name), []).append(run)
     for (stream, name), group in settings.items():
         row = [over_seeds(group, figure) for figure in figures.values()]
