@@ -1,6 +1,6 @@
 """One step of the published S-CIFAR-10 protocol on a GPU: the usual way, and ours.
 
-    python benchmarks/gpu_step.py [--quick]
+    python benchmarks/gpu_step.py [--quick] [--compiled]
 
 Everything is measured in one run and printed as one JSON line: milliseconds per step (per learner,
 where several train side by side), the card's bf16 matrix rate, and the share of it that we reach.
@@ -162,7 +162,7 @@ def main() -> None:
     usual = milliseconds(UsualWay(500, samples).step, 30, 5)
     found["usual_eager_fp32_ms"] = round(usual, 2)
     found["ours_eager_bf16_ms"] = round(ours(samples, 1, Eager("cuda", "bf16"), 40)[0], 2)
-    for compiled in (False, True):
+    for compiled in (False, True) if "--compiled" in sys.argv else (False,):
         for learners in (1, 4, 8):
             name = f"{'compiled' if compiled else 'captured'}_{learners}"
             engine = Captured("cuda", "bf16", compiled=compiled)

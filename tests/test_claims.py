@@ -165,6 +165,18 @@ def test_updates_by_chance_are_compared_with_regular_ones_alike_in_all_else() ->
     assert evidence.also["agreement of stable and plastic"]["coin"].mean == 0.9
 
 
+def test_memories_that_are_updated_at_every_step_say_nothing_about_chance() -> None:
+    always = {"rate": 1.0}
+    runs = [run("mean-er", values=always), run("mean-er", values=always, update="every")]
+    assert claim("chance_helps", runs).holds is None
+    often = {"stable_rate": 0.9, "plastic_rate": 1.0}
+    runs = [
+        run("clser", accuracy=91.0, values=often),
+        run("clser", accuracy=90.0, values=often, update="every"),
+    ]
+    assert claim("chance_helps", runs).holds is True
+
+
 def test_regular_updates_do_not_stand_for_the_method() -> None:
     best = {"stable": 90.0, "plastic": 89.0, "working": 85.0}
     worst = {"stable": 80.0, "plastic": 89.0, "working": 85.0}

@@ -61,7 +61,10 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
     [
         (
             "",
-            ["run", "demo", "analyze", "report", "list", "data", "Learn from streams that change"],
+            [
+                *("run", "reproduce", "demo", "analyze", "report", "tune", "list", "data"),
+                "Learn from streams that change",
+            ],
         ),
         (
             "run",
@@ -73,8 +76,31 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
-                *("--update {coin,every}", "--tensorboard DIR"),
+                *("--update {coin,every}", "--tensorboard DIR", "--resume", "--checkpoint-every S"),
                 *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
+            ],
+        ),
+        (
+            "reproduce",
+            [
+                *("table1,table2,table3,s1,s2,s3", "--grid FILE", "--streams", "--methods"),
+                *("--buffers", "--where NAME=X,Y", "--seeds SEEDS", "--engine {local,ray}"),
+                *("--address HOST:PORT", "--workers N", "--side-by-side N", "--dry-run"),
+                *("--checkpoint-every S", "--max-steps N", "--dataset NAME", "--out DIR"),
+            ],
+        ),
+        (
+            "tune",
+            [
+                *(
+                    "STREAM",
+                    "--method NAME",
+                    "--trials N",
+                    "--space NAME=LOW:HIGH",
+                    "--seeds SEEDS",
+                ),
+                *("--set NAME=VALUE", "--study-seed N", "--validation X", "--storage PLACE"),
+                *("--workers N", "--out DIR", "--json", "--quiet", "--max-steps N", "validation"),
             ],
         ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),
@@ -306,6 +332,18 @@ def test_a_line_is_printed_when_a_task_has_ended(capfd: pytest.CaptureFixture[st
     ]
 
 
+def test_a_run_that_goes_on_says_from_where_and_how_fast_it_is_now(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with ProgressDisplay(quiet=False) as display:
+        for step, accuracy in ((100, None), (120, 90.0)):
+            display(3, Progress(step, 400, 1, 4, 0, 1, 2.0, accuracy, since=100))
+    assert capfd.readouterr().err.splitlines() == [
+        "seed 3 goes on from step 100",
+        "seed 3: task 2/4  10 steps/s  0:28 left  accuracy 90.00 %",
+    ]
+
+
 # -- runs that fail -------------------------------------------------------------------------
 
 
@@ -355,7 +393,8 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: training/tes
         run.kill()
         run.wait()
     assert (run.returncode, out) == (130, "")
-    assert err == "remanence: interrupted; finished runs are kept\n"
+    again = "remanence run --dataset mnist5k --epochs 9999 --method sgd --resume"
+    assert err == f"remanence: stopped; go on with `{again}`\n"
 
 
 # -- other verbs ----------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from remanence.networks import MLP, ResNet18, mlp, resnet18
@@ -44,17 +44,23 @@ def test_resnet_is_two_convolutions_and_a_shortcut_eight_times() -> None:
                 buffer.uniform_(0.5, 1.5)
     x = torch.rand(3, 3, 16, 16, dtype=torch.float64)
     layers: dict[str, Any] = dict(network.named_modules())
+
+    def norm(name: str, x: Tensor) -> Tensor:
+        layer = layers[name]
+        mean, var = layer.running_mean, layer.running_var
+        return F.batch_norm(x, mean, var, layer.weight, layer.bias)
+
     assert sum(isinstance(layer, nn.Conv2d) for layer in layers.values()) == 1 + 16 + 3
-    out = F.relu(layers["stem.1"](F.conv2d(x, layers["stem.0"].weight, padding=1)))
+    out = F.relu(norm("stem.1", F.conv2d(x, layers["stem.0"].weight, padding=1)))
     for i in range(8):
         stride = 2 if i in (2, 4, 6) else 1
         block = f"blocks.{i}"
         inner = F.conv2d(out, layers[f"{block}.conv1"].weight, stride=stride, padding=1)
-        inner = F.relu(layers[f"{block}.bn1"](inner))
-        inner = layers[f"{block}.bn2"](F.conv2d(inner, layers[f"{block}.conv2"].weight, padding=1))
+        inner = F.relu(norm(f"{block}.bn1", inner))
+        inner = norm(f"{block}.bn2", F.conv2d(inner, layers[f"{block}.conv2"].weight, padding=1))
         if stride == 2:
             side = F.conv2d(out, layers[f"{block}.shortcut.0"].weight, stride=2)
-            out = layers[f"{block}.shortcut.1"](side)
+            out = norm(f"{block}.shortcut.1", side)
         out = F.relu(inner + out)
     expected = F.linear(out.flatten(2).mean(2), network.head.weight, network.head.bias)
     torch.testing.assert_close(network(x), expected)
@@ -97,3 +103,26 @@ def test_resnet_starts_as_pytorch_does() -> None:
 @pytest.mark.parametrize("shape", [(12,), (3, 2, 2), (1, 3, 4)])
 def test_mlp_takes_images_of_any_shape(shape: tuple[int, ...]) -> None:
     assert mlp(shape, 3)(torch.rand(5, *shape)).shape == (5, 3)
+
+
+def test_batches_in_one_pass_come_out_as_one_after_the_other() -> None:
+    together, apart = ResNet18(5, width=4).double(), ResNet18(5, width=4).double()
+    apart.load_state_dict(together.state_dict())
+    batches = [torch.rand(n, 3, 8, 8, dtype=torch.float64) for n in (3, 5)]
+    ours = together.forward_each(*batches)
+    theirs = [apart(batch) for batch in batches]
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+    torch.cat(list(ours)).square().sum().backward()  # type: ignore[no-untyped-call]
+    torch.cat(theirs).square().sum().backward()  # type: ignore[no-untyped-call]
+    for p, q in zip(together.parameters(), apart.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad)
+    for name, value in apart.state_dict().items():  # running statistics among them
+        torch.testing.assert_close(together.state_dict()[name], value)
+
+
+def test_a_pass_over_several_batches_leaves_no_trace_when_it_fails() -> None:
+    network = ResNet18(5, width=4)
+    with pytest.raises(RuntimeError):
+        network.forward_each(torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8))
+    assert network(torch.rand(3, 3, 8, 8)).shape == (3, 5)

@@ -78,6 +78,7 @@ def test_a_finished_run_holds_every_file(tmp_path: Path) -> None:
         "config.json",
         "events.jsonl",
         "learner.safetensors",
+        "manifest.json",
         "models/plastic.safetensors",
         "models/stable.safetensors",
         "models/working.safetensors",
@@ -98,7 +99,7 @@ def test_equal_runs_give_equal_bytes_but_for_their_timing(tmp_path: Path) -> Non
     differing = {
         name for name in names if (one.path / name).read_bytes() != (other.path / name).read_bytes()
     }
-    assert differing == {"timing.json"}
+    assert differing == {"timing.json", "manifest.json"}  # which vouches for the timing too
 
 
 def test_models_hold_the_weights_of_each_predictor(tmp_path: Path) -> None:

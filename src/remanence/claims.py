@@ -315,6 +315,8 @@ def _chance_helps(setting: _Setting) -> Iterable[Evidence]:
         alike: dict[str, dict[str, Sequence[Run]]] = {}
         for runs in variants:
             config = _config(runs)
+            if _updates_always(config):  # then chance has no part in it
+                continue
             key = repr(sorted((k, v) for k, v in config.items() if k in _DECIDING))
             alike.setdefault(key, {})[config.get("update", "coin")] = runs
         for pair in alike.values():
@@ -324,6 +326,11 @@ def _chance_helps(setting: _Setting) -> Iterable[Evidence]:
                 also = {"agreement of stable and plastic": agreement} if agreement else {}
                 named = _Setting(f"{method} on {setting.name}", setting.variants)
                 yield _compared(named, numbers, "coin", better=max, also=also)
+
+
+def _updates_always(config: Mapping[str, Any]) -> bool:
+    rates = [v for k, v in config["values"].items() if k == "rate" or k.endswith("_rate")]
+    return bool(rates) and min(rates) >= 1
 
 
 _DECIDING = ("values", "device", "precision", "engine", "deterministic", "data_checksum")

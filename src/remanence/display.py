@@ -38,6 +38,7 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
         self.live = console.is_terminal and not quiet
         self.tasks: dict[int, TaskID] = {}
         self.last: dict[int, tuple[int, float | None]] = {}
+        self.resumed: set[int] = set()
         self.bars = Bars(
             TextColumn("seed {task.fields[seed]}"),
             TextColumn("{task.description}"),
@@ -62,6 +63,9 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
 
     def __call__(self, seed: int, progress: Progress) -> None:
         """Show where the run with this seed stands."""
+        if progress.since and seed not in self.resumed and not self.quiet:
+            self.resumed.add(seed)
+            self.bars.console.print(f"seed {seed} goes on from step {progress.since}")
         if self.live:
             self._draw(seed, progress)
         elif not self.quiet:
@@ -74,7 +78,7 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
             )
         self.bars.update(
             self.tasks[seed],
-            description=_place(progress),
+            description=place_in_stream(progress),
             total=progress.total_steps,
             completed=progress.step,
             speed=f"{_speed(progress):.0f} steps/s",
@@ -92,12 +96,13 @@ class ProgressDisplay(AbstractContextManager["ProgressDisplay"]):
             return
         self.last[seed] = (progress.task, progress.accuracy)
         tell_user(
-            f"seed {seed}: {_place(progress)}  {_speed(progress):.0f} steps/s  "
+            f"seed {seed}: {place_in_stream(progress)}  {_speed(progress):.0f} steps/s  "
             f"{_time_left(progress)}  {_accuracy(progress)}"
         )
 
 
-def _place(progress: Progress) -> str:
+def place_in_stream(progress: Progress) -> str:
+    """Task and epoch, counted from one."""
     place = f"task {progress.task + 1}/{progress.tasks}"
     return (
         f"{place}, epoch {progress.epoch + 1}/{progress.epochs}" if progress.epochs > 1 else place
@@ -105,16 +110,24 @@ def _place(progress: Progress) -> str:
 
 
 def _speed(progress: Progress) -> float:
-    return progress.step / max(progress.seconds, 1e-9)
+    return (progress.step - progress.since) / max(progress.seconds, 1e-9)
 
 
 def _time_left(progress: Progress) -> str:
-    if progress.total_steps is None or progress.step == 0:
+    if progress.total_steps is None or progress.step == progress.since:
         return ""
-    seconds = (progress.total_steps - progress.step) / _speed(progress)
-    minutes, seconds = divmod(round(seconds), 60)
+    return f"{clock_time((progress.total_steps - progress.step) / _speed(progress))} left"
+
+
+def clock_time(seconds: float) -> str:
+    """As a clock shows it.
+
+    >>> clock_time(61.2), clock_time(7322)
+    ('1:01', '2:02:02')
+    """
+    minutes, whole = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{seconds:02} left" if hours else f"{minutes}:{seconds:02} left"
+    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
 
 
 def _accuracy(progress: Progress) -> str:
@@ -174,7 +187,8 @@ def analyses_table(runs: Sequence[Mapping[str, Any]]) -> Table:
     for run in runs:
         config = run["config"]
         buffer = "" if config["buffer"] is None else f" {config['buffer']}"
-        name = f"{config['method']}{buffer} ({config['hash']})"
+        update = f", update {config['update']}" if "update" in config else ""
+        name = f"{config['method']}{buffer}{update} ({config['hash']})"
         settings.setdefault((f"{config['stream']} ({config['data']})", name), []).append(run)
     for (stream, name), group in settings.items():
         row = [over_seeds(group, figure) for figure in figures.values()]

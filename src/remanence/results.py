@@ -7,6 +7,8 @@ RUNS/<stream>/<method>[-<buffer>]-<8 hex>/seed-<n>/
     learner.safetensors    the final state, memory included
     timing.json            seconds, host, versions
     events.jsonl           one line per evaluation and per look at the counters
+    manifest.json          the checksums of all these, so that an altered file is noticed
+    checkpoints/           while the run is not finished: see training/checkpoint.py
     analysis.json          what `remanence analyze` found
 """
 
@@ -15,13 +17,17 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from remanence.evaluation import mean_std
 from remanence.learners import Learner
-from remanence.state import take, write_file, write_whole
+from remanence.lock import locked, refuse_if_locked
+from remanence.manifest import DamagedError, as_json, digest, read_manifest, write_manifest
+from remanence.manifest import write_json as write_json
+from remanence.state import naming, take, write_file
 
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
@@ -32,12 +38,6 @@ def settings_hash(settings: Mapping[str, Any]) -> str:
     """
     text = json.dumps(settings, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:8]
-
-
-def write_json(path: Path, content: object) -> None:
-    """Indented JSON in the order given, whole or not at all."""
-    text = json.dumps(content, indent=1, allow_nan=False)
-    write_whole(path, f"{text}\n".encode())
 
 
 @dataclass(frozen=True)
@@ -54,6 +54,14 @@ class RunFolder:
         parts = [_plain(method), *([] if buffer is None else [str(buffer)]), digest]
         return RunFolder(root / _plain(stream) / "-".join(parts) / f"seed-{seed}")
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Inside, this process alone may write here. LockedError if another one is at work."""
+        return locked(self.path)
+
+    def refuse_if_locked(self) -> None:
+        """LockedError if another process is at work here now."""
+        refuse_if_locked(self.path)
+
     @property
     def complete(self) -> bool:
         """Whether the run has ended well: the result is written last."""
@@ -61,31 +69,66 @@ class RunFolder:
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Make the folder, with its configuration and no events, replacing what was there."""
-        (self.path / "models").mkdir(parents=True, exist_ok=True)
-        for outdated in ("result.json", "analysis.json"):
-            (self.path / outdated).unlink(missing_ok=True)
-        write_json(self.path / "config.json", config)
+        self.reopen(config)
         (self.path / "events.jsonl").write_bytes(b"")
+
+    def reopen(self, config: Mapping[str, Any]) -> None:
+        """Make the folder one of an unfinished run, its events left as they are."""
+        (self.path / "models").mkdir(parents=True, exist_ok=True)
+        for folder in (self.path, self.path / "models"):
+            for part in folder.glob(".*.tmp"):  # of a process that was killed while it wrote
+                part.unlink(missing_ok=True)
+        for name in ("result.json", "manifest.json", "analysis.json"):
+            (self.path / name).unlink(missing_ok=True)
+        write_json(self.path / "config.json", config)
 
     def event(self, kind: str, **content: Any) -> None:
         """Append a line to the events."""
-        with (self.path / "events.jsonl").open("a", encoding="utf-8") as file:
+        path = self.path / "events.jsonl"
+        with naming(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"event": kind, **content}, sort_keys=True) + "\n")
 
     def finish(
         self, learner: Learner, result: Mapping[str, Any], timing: Mapping[str, Any]
     ) -> None:
         """Write what the run came to; the result last, since it says that all is there."""
+        names = ["config.json", "timing.json", "events.jsonl", "learner.safetensors"]
         for name, predictor in learner.predictors().items():
-            path = self.path / "models" / f"{name}.safetensors"
-            write_file(path, take(predictor.module), {"predictor": name})
+            names.append(f"models/{name}.safetensors")
+            write_file(self.path / names[-1], take(predictor.module), {"predictor": name})
         learner.save(self.path / "learner.safetensors")
         write_json(self.path / "timing.json", timing)
+        files = {name: digest((self.path / name).read_bytes()) for name in names}
+        files["result.json"] = digest(as_json(result))
+        write_manifest(self.path / "manifest.json", {"files": files})
         write_json(self.path / "result.json", result)
 
-    def read(self, name: str) -> dict[str, Any]:
-        """One of the JSON files. ValueError if it is missing or damaged."""
+    def check(self, name: str) -> None:
+        """DamagedError if a file of the finished run is not as it was written.
+
+        Runs from before there were manifests have none, and are believed.
+        """
+        manifest = self.path / "manifest.json"
+        if not manifest.exists():
+            return
+        listed = read_manifest(manifest).get("files")
+        expected = listed.get(name) if isinstance(listed, dict) else None
         path = self.path / name
+        try:
+            found = digest(path.read_bytes())
+        except OSError as error:
+            raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
+        if expected is not None and found != expected:
+            raise DamagedError(
+                f"{path} was altered after the run had written it; make the run again, or remove "
+                "manifest.json to take it as it is"
+            )
+
+    def read(self, name: str) -> dict[str, Any]:
+        """One of the JSON files. ValueError if it is missing, or not as it was written."""
+        path = self.path / name
+        if path.exists():
+            self.check(name)
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -97,7 +140,8 @@ class RunFolder:
         return content
 
     def events(self) -> Iterator[dict[str, Any]]:
-        """The events in order."""
+        """The events in order. ValueError if they are not as they were written."""
+        self.check("events.jsonl")
         with (self.path / "events.jsonl").open(encoding="utf-8") as file:
             for line in file:
                 yield json.loads(line)

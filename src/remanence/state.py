@@ -6,9 +6,11 @@ equal states give equal bytes, and reading a file never runs code from it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -90,8 +92,20 @@ def _give_optimizer(optimizer: Optimizer, state: State) -> None:
     optimizer.load_state_dict({"param_groups": groups, "state": values})
 
 
+def on_host(state: Any) -> Any:
+    """The same state with its tensors in the memory of the host."""
+    if isinstance(state, Mapping):
+        return {key: on_host(part) for key, part in state.items()}
+    return state.cpu() if isinstance(state, Tensor) else state
+
+
 def write_file(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Write a state whole or not at all; `about` says what it is the state of."""
+    write_whole(path, as_bytes(state, about))
+
+
+def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
+    """The content of a state's file: the same bytes for the same state."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
 
@@ -108,8 +122,9 @@ def write_file(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -
 
     flatten("", state)
     meta = {"format": FORMAT, "about": about, "values": values}
+    meta["crc32"] = _checksum(tensors, meta)
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"))
-    write_whole(path, to_bytes(tensors, metadata={_METADATA_KEY: text}))
+    return to_bytes(tensors, metadata={_METADATA_KEY: text})
 
 
 def read_file(path: Path) -> tuple[State, dict[str, Any]]:
@@ -130,6 +145,8 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
         )
     if not all(isinstance(meta.get(key), dict) for key in ("values", "about")):
         raise ValueError(f"{path} was not written by remanence: its metadata is not of this kind")
+    if "crc32" in meta and meta.pop("crc32") != _checksum(tensors, meta):
+        raise ValueError(f"{path} is damaged: its checksum is not that of what it holds")
     state: State = {}
     for name, leaf in {**meta["values"], **tensors}.items():
         *folders, key = name.split("/")
@@ -142,14 +159,46 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
     return state, meta["about"]
 
 
+def _checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> int:
+    """Of all that a file holds but the checksum itself."""
+    found = zlib.crc32(json.dumps(meta, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), found)
+        found = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, found)
+    return found
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Put a file in place in one move: a reader sees the old one or the new one, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with naming(path):
+        try:
+            with temporary.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        finally:
+            temporary.unlink(missing_ok=True)
+        _flush_folder(path.parent)
+
+
+@contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Errors of the file system inside name this file: a full disk, say, names none."""
     try:
-        with temporary.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        yield
+    except OSError as error:
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def _flush_folder(folder: Path) -> None:
+    """Let the new name outlive a loss of power, too, where the system can promise that."""
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        with contextlib.suppress(OSError):  # some network file systems cannot
+            os.fsync(descriptor)
     finally:
-        temporary.unlink(missing_ok=True)
+        os.close(descriptor)

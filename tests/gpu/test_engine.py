@@ -8,7 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence.learners import CLSER, ER, SGD, Learner, MeanER
+from remanence.learners import (
+    AGEM,
+    CLSER,
+    DER,
+    DERPP,
+    ER,
+    FDR,
+    GEM,
+    GSS,
+    MER,
+    SGD,
+    ICaRL,
+    Learner,
+    MeanER,
+)
 from remanence.networks import ResNet18
 from remanence.records import Samples
 from remanence.streams import CIFAR10, CropFlip
@@ -37,8 +51,14 @@ def build(kind: type[Learner], seed: int = 0, dropout: bool = False) -> Learner:
     if dropout:
         network = nn.Sequential(network, nn.Dropout(0.2))
     network = network.cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    memory = {} if kind is SGD else {"buffer_size": 40, "memory_batch": BATCH}
-    return kind(network, augment=CropFlip(4), normalise=CIFAR10, seed=seed, lr=0.05, **memory)  # type: ignore[arg-type]
+    arguments: dict[str, object] = {}
+    if kind is not SGD:
+        arguments["buffer_size"] = 40
+    if kind not in (SGD, GEM, ICaRL):
+        arguments["memory_batch"] = BATCH
+    if kind in (AGEM, GEM):
+        arguments["tasks"] = 2
+    return kind(network, augment=CropFlip(4), normalise=CIFAR10, seed=seed, lr=0.05, **arguments)  # type: ignore[arg-type]
 
 
 def batches(count: int, last: int = BATCH) -> list[Samples]:
@@ -62,9 +82,14 @@ def flat(state: object) -> list[Tensor]:
 
 
 def trained(engine: Engine, learners: list[Learner], supply: list[Samples]) -> list[list[Tensor]]:
-    for batch in supply:
+    for number, batch in enumerate(supply):
         for learner in learners:
             engine.step(learner, batch)
+        if number == len(supply) // 2:
+            engine.wait()
+            for learner in learners:
+                if learner.needs_boundaries:
+                    learner.end_task(batch)
     engine.wait()
     return [flat(learner.state_dict()) for learner in learners]
 
@@ -83,6 +108,29 @@ def test_captured_steps_are_the_eager_steps_bit_for_bit(
     assert engine.refusals() == []
     assert next(iter(engine.lanes.values())).graph is not None
     assert len(eager) == len(captured)
+    assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
+
+
+@pytest.mark.parametrize("kind", [DER, DERPP, FDR, AGEM, GSS, MER, ICaRL])
+def test_every_method_that_can_be_captured_is_and_with_the_eager_result(
+    kind: type[Learner],
+) -> None:
+    supply = batches(40)
+    engine = Captured("cuda", "bf16")
+    (eager,) = trained(Eager("cuda", "bf16"), [build(kind)], supply)
+    (captured,) = trained(engine, [build(kind)], supply)
+    if kind.capturable:
+        assert engine.refusals() == []
+        assert next(iter(engine.lanes.values())).graph is not None
+    assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
+
+
+def test_a_method_that_cannot_be_captured_says_so_and_runs_eagerly() -> None:
+    supply = batches(12)
+    engine = Captured("cuda", "fp32")
+    (eager,) = trained(Eager("cuda", "fp32"), [build(GEM)], supply)
+    (captured,) = trained(engine, [build(GEM)], supply)
+    assert "GEM" in engine.refusals()[0]
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 

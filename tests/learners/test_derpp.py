@@ -124,8 +124,8 @@ def test_one_pass_gives_the_numbers_of_three() -> None:
     joined = DERPP(network, buffer_size=20, seed=SEED)
     torch.manual_seed(1)
     apart = DERPP(MLP(4, CLASSES, hidden=8).double(), buffer_size=20, seed=SEED)
-    apart._one_pass = False
-    assert joined._one_pass
+    apart.logits.per_sample = False
+    assert joined.logits.per_sample
     for images, labels in stream(50):
         joined.step(images, labels)
         apart.step(images, labels)

@@ -328,6 +328,9 @@ def test_damaged_runs_are_refused(
 ) -> None:
     damaged = copied(finished, tmp_path / "damaged")
     (damaged / name).write_bytes(content)
+    with pytest.raises(ValueError, match=f"{name} was altered after the run had written it"):
+        load_run(damaged)
+    (damaged / "manifest.json").unlink()
     with pytest.raises(ValueError, match=expected):
         load_run(damaged)
 
@@ -336,6 +339,7 @@ def test_the_state_of_another_network_is_refused(finished: Path, tmp_path: Path)
     other = copied(finished, tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "buffer": 400}))
+    (other / "manifest.json").unlink()
     with pytest.raises(ValueError, match="the state does not fit this CLSER"):
         load_run(other)
 

@@ -17,7 +17,8 @@ import pytest
 
 from remanence.results import RunFolder
 from remanence.training import Progress, Settings, plan
-from remanence.training.seeds import Outcome, make_runs
+from remanence.training.loop import Interrupted
+from remanence.training.seeds import Job, Outcome, _groups, execute, make_runs
 
 from .conftest import Write
 
@@ -75,7 +76,7 @@ def test_workers_write_the_same_bytes_as_this_process(tmp_path: Path) -> None:
 def test_a_run_folder_holds_what_the_documents_say(tmp_path: Path) -> None:
     folder = make(digits(max_steps=120), [0], tmp_path).done[0]
     names = sorted(file.name for file in folder.path.iterdir())
-    assert names == sorted([*BYTES, "models", "timing.json", "events.jsonl"])
+    assert names == sorted([*BYTES, "models", "timing.json", "events.jsonl", "manifest.json"])
     result = folder.read("result.json")
     about = {"stream": "s-mnist", "method": "clser", "buffer": 500, "data": "mnist5k", "seed": 0}
     assert {key: result[key] for key in about} == about
@@ -191,6 +192,38 @@ def test_a_memory_that_does_not_fit_fails_with_one_sentence(tmp_path: Path) -> N
     }
 
 
+def test_seeds_that_stand_at_one_position_go_on_side_by_side(tmp_path: Path) -> None:
+    settings = digits("sgd", max_steps=30)
+    folders = {seed: settings.folder(tmp_path, seed) for seed in range(7)}
+
+    def stop_at(step: int, *seeds: int) -> None:
+        taken = iter(range(1, 31))
+        with pytest.raises(Interrupted):
+            execute(
+                Job(settings, seeds, str(tmp_path)),
+                lambda progress: None,
+                lambda: 15 * (next(taken) == step),
+            )
+
+    stop_at(5, 0, 1)
+    stop_at(9, 2, 3, 4)
+    members = [(settings, seed) for seed in range(7)]
+
+    def groups(width: int, resume: bool) -> list[tuple[int, ...]]:
+        found = _groups(members, tmp_path, width, resume)
+        return [tuple(seed for _, seed in group) for group in found]
+
+    grouped = groups(4, True)
+    assert grouped == [(0, 1), (2, 3, 4), (5, 6)]
+    assert groups(2, True) == [(0, 1), (2, 3), (4,), (5, 6)]
+    assert groups(4, False) == [(0, 1, 2, 3), (4, 5, 6)]
+    for group in grouped:
+        execute(Job(settings, group, str(tmp_path), resume=True), lambda progress: None)
+    alone = make(settings, range(7), tmp_path / "alone")
+    for seed, folder in folders.items():
+        assert contents(folder) == contents(alone.done[seed])
+
+
 # -- processes ------------------------------------------------------------------------------
 
 
@@ -260,7 +293,9 @@ def test_ctrl_c_ends_all_without_noise_even_while_workers_start(slow: list[str])
         os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: to all of them
         _, errors = parent.communicate(timeout=30)
         assert parent.returncode == 130
-        assert errors.splitlines()[-1] == "remanence: interrupted; finished runs are kept"
+        last = errors.splitlines()[-1]
+        assert last.startswith("remanence: stopped; go on with `remanence run s-mnist --method ")
+        assert last.endswith(" --resume`")
         assert "Traceback" not in errors
     finally:
         with contextlib.suppress(ProcessLookupError):  # all are gone, as they should be

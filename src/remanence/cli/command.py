@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+import shlex
 import signal
 import sys
 from contextlib import redirect_stderr
@@ -18,23 +19,37 @@ from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, 
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
 from remanence.cli.report import ReportOptions, report
+from remanence.cli.reproduce import ReproduceOptions, reproduce
 from remanence.cli.run import RunOptions, run
+from remanence.cli.tune import TuneOptions, tune
 
 BAD_INPUT = 2
 
 Verb = (
     Annotated[RunOptions, subcommand("run")]
+    | Annotated[ReproduceOptions, subcommand("reproduce")]
     | Annotated[DemoOptions, subcommand("demo")]
     | Annotated[AnalyzeOptions, subcommand("analyze")]
     | Annotated[ReportOptions, subcommand("report")]
+    | Annotated[TuneOptions, subcommand("tune")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
 
 
-def parse(
-    argv: list[str] | None = None,
-) -> RunOptions | DemoOptions | AnalyzeOptions | ReportOptions | ListOptions | DataOptions:
+Options = (
+    RunOptions
+    | ReproduceOptions
+    | DemoOptions
+    | AnalyzeOptions
+    | ReportOptions
+    | TuneOptions
+    | ListOptions
+    | DataOptions
+)
+
+
+def parse(argv: list[str] | None = None) -> Options:
     """What the arguments ask for. ValueError with one sentence where tyro would draw a box."""
     complaint = io.StringIO()
     try:
@@ -66,18 +81,33 @@ def _sentence(box: str) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    """Run a verb; where torchrun has started several processes, with all of them as one."""
+    from remanence.training.ranks import as_one
+
     signal.signal(signal.SIGTERM, _terminated)
+    return as_one(lambda: _main(argv))
+
+
+def _main(argv: list[str] | None) -> int:
+    """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
+    from remanence.training.ranks import launched
+
     try:
         match options := parse(argv):
             case RunOptions():
                 return run(options)
+            case _ if launched() is not None:
+                raise ValueError("torchrun's processes train one learner: start `remanence run`")
+            case ReproduceOptions():
+                return reproduce(options)
             case DemoOptions():
                 return demo(options)
             case AnalyzeOptions():
                 return analyze(options)
             case ReportOptions():
                 return report(options)
+            case TuneOptions():
+                return tune(options)
             case ListOptions():
                 return show_list(options)
             case DataOptions(FetchOptions() as what):
@@ -88,9 +118,22 @@ def main(argv: list[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"remanence: {error}", file=sys.stderr)
         return BAD_INPUT
-    except KeyboardInterrupt:
-        print("remanence: interrupted; finished runs are kept", file=sys.stderr)
-        return 130
+    except KeyboardInterrupt as stop:
+        signum = getattr(stop, "signum", None)
+        print(f"remanence: {_interrupted(argv, kept=signum is not None)}", file=sys.stderr)
+        return 128 + (signum or signal.SIGINT)
+
+
+def _interrupted(argv: list[str] | None, *, kept: bool) -> str:
+    """What is left after a stop, and the command that goes on from it."""
+    if not kept:
+        return "interrupted; finished runs are kept"
+    from remanence.training.ranks import called_as
+
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:1] in ([], ["run"]) and "--resume" not in words:
+        words = [*(words or ["run"]), "--resume"]
+    return f"stopped; go on with `{shlex.join([*called_as(), *words])}`"
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:

@@ -35,7 +35,10 @@ def demo(options: DemoOptions) -> int:
     for method in ("sgd", "er", "clser"):
         tell_user(f"training {method}")
         settings = plan("s-mnist", method, dataset="mnist5k")
-        _, summary = train_seeds(settings, [0], options.out, again=options.again, quiet=False)
+        again = options.again
+        _, summary = train_seeds(
+            settings, [0], options.out, quiet=False, again=again, resume=not again
+        )
         if summary is None:
             return 1
         summaries.append(summary)

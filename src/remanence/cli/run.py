@@ -17,9 +17,11 @@ from remanence.cli.values import (
     Name,
     Precision,
     Real,
+    Seconds,
     Steps,
     Switch,
     Whole,
+    above_zero,
     at_least_one,
     writable,
 )
@@ -108,12 +110,16 @@ class RunOptions:
     """On a GPU: steps one operation at a time, as CUDA graphs (the default), or those compiled."""
     deterministic: Switch = False
     """On a GPU: the same bits again for the same seed, a little slower."""
-    side_by_side: Count = 4
+    side_by_side: Count = 8
     """Seeds trained at once on one GPU."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
     again: Switch = False
     """Train again what is there already."""
+    resume: Switch = False
+    """Go on with unfinished runs from their last checkpoints."""
+    checkpoint_every: Seconds = 60.0
+    """Seconds from one checkpoint to the next; the end of a task has one as well."""
     tensorboard: Folder = None
     """Log losses, accuracies and the memory's classes for TensorBoard in this folder."""
     workers: Whole = None
@@ -126,7 +132,7 @@ class RunOptions:
     """No progress and no table."""
 
 
-_HYPERPARAMETERS = (
+HYPERPARAMETERS = (  # those with a flag of their own
     *("lr", "batch", "memory_batch", "epochs", "consistency_weight", "stable_rate"),
     *("stable_decay", "plastic_rate", "plastic_decay", "rate", "decay"),
     *("alpha", "beta", "gamma", "gss_batch", "inner_steps", "weight_decay"),
@@ -138,20 +144,26 @@ def run(options: RunOptions) -> int:
     from rich.console import Console
 
     from remanence.display import results_table, tell_user
+    from remanence.streams.batches import not_resumable
     from remanence.training.build import build_run, read_dataset
     from remanence.training.plan import parse_seeds, plan
+    from remanence.training.ranks import leads, prepare
 
     if options.deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    given = {k: v for k in _HYPERPARAMETERS if (v := getattr(options, k)) is not None}
-    given |= dict(_assignment(text) for text in options.set)
+    given = {k: v for k in HYPERPARAMETERS if (v := getattr(options, k)) is not None}
+    given |= dict(assignment(text) for text in options.set)
     seeds = parse_seeds(options.seeds)
+    ranks = prepare(seeds, options.device, options.engine)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
     workers = at_least_one("--workers", workers)
     threads = at_least_one("--threads", options.threads)
     if threads > MOST_THREADS:
         raise ValueError(f"--threads is {threads}; expected at most {MOST_THREADS}")
     side_by_side = at_least_one("--side-by-side", options.side_by_side)
+    checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
+    if options.again and options.resume:
+        raise ValueError("--again starts anew and --resume goes on; leave out one of them")
     stream_seed = options.stream_seed
     settings = plan(
         options.stream,
@@ -166,27 +178,36 @@ def run(options: RunOptions) -> int:
         max_steps=options.max_steps,
         device=options.device,
         precision=options.precision,
-        engine=options.engine,
+        engine=options.engine if ranks == 1 else "eager",
         deterministic=options.deterministic,
         update=options.update,
+        ranks=ranks,
     )
-    build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values before any work
-    writable(options.out)
+    first = build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values at once
+    if options.resume:
+        for task in first.stream.tasks:
+            if not task.resumable:
+                raise ValueError(not_resumable(task))
+    if leads():
+        writable(options.out)
+    notes = [*settings.notes, *_left_behind(settings, seeds, options)]
     if options.tensorboard is not None:
         writable(options.tensorboard, "--tensorboard")
     if not options.quiet:
-        for note in settings.notes:
+        for note in notes:
             tell_user(f"note: {note}")
     outcome, summary = train_seeds(
         settings,
         seeds,
         options.out,
         again=options.again,
+        resume=options.resume,
+        checkpoint_every=checkpoint_every,
         workers=workers,
         threads=threads,
         side_by_side=side_by_side,
         quiet=options.quiet,
-        tensorboard=options.tensorboard,
+        tensorboard=options.tensorboard if leads() else None,
     )
     if summary is not None:
         if not options.quiet:
@@ -195,6 +216,24 @@ def run(options: RunOptions) -> int:
         if options.json:
             print(json.dumps(summary), flush=True)
     return 1 if outcome.failed else 0
+
+
+def _left_behind(settings: Settings, seeds: list[int], options: RunOptions) -> list[str]:
+    """What earlier runs left that the user may have meant to go on from."""
+    from remanence.training.seeds import made_from_other_data, waiting
+
+    steps = {} if options.resume else waiting(settings, seeds, options.out)
+    notes = [
+        f"seed {seed} starts again, although a checkpoint of step {step} was there; next time, "
+        "--resume goes on from it"
+        for seed, step in steps.items()
+    ]
+    for folder, checksum in made_from_other_data(settings, options.out).items():
+        notes.append(
+            f"the data is not that of {folder} (checksum {settings.data_checksum or 'unknown'}, "
+            f"there {checksum or 'unknown'}): its runs are left alone"
+        )
+    return notes
 
 
 def train_seeds(
@@ -213,7 +252,7 @@ def train_seeds(
     from remanence.training.seeds import make_runs
 
     began = time.perf_counter()
-    folders = [settings.folder(out, seed) for seed in seeds]
+    folders = [results.RunFolder(settings.folder(out, seed).path) for seed in seeds]
     with ProgressDisplay(quiet=quiet) as display, TensorBoardLog(tensorboard, folders) as log:
 
         def tell(seed: int, progress: Progress) -> None:
@@ -233,7 +272,8 @@ def train_seeds(
     return outcome, results.summary(runs, time.perf_counter() - began)
 
 
-def _assignment(text: str) -> tuple[str, float]:
+def assignment(text: str) -> tuple[str, float]:
+    """What `--set name=value` says."""
     name, sign, value = text.partition("=")
     try:
         if not (sign and name.isidentifier()):

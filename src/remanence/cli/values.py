@@ -36,6 +36,8 @@ def _value(
 
 # Where nothing is the default, the help shows what a flag takes and not that it is None.
 Count = Annotated[int, _value(int, "N", "a whole number")]
+Share = Annotated[float, _value(float, "X", "a number")]
+Seconds = Annotated[float, _value(float, "S", "a number")]
 Whole = Annotated[int | None, _value(int, "N", "a whole number"), arg(help_behavior_hint="")]
 Real = Annotated[float | None, _value(float, "X", "a number"), arg(help_behavior_hint="")]
 Precision = Annotated[
@@ -53,10 +55,24 @@ Switch = Annotated[bool, arg(help_behavior_hint="")]
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 
 
+def cores() -> int:
+    """How many this process may use; fewer than the machine has under a batch system."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def at_least_one(flag: str, value: int) -> int:
     """The value of a flag that counts something. ValueError below 1."""
     if value < 1:
         raise ValueError(f"{flag} is {value}; expected 1 or more")
+    return value
+
+
+def above_zero(flag: str, value: float) -> float:
+    """The value of a flag that measures something. ValueError unless above 0 and finite."""
+    if not 0 < value < float("inf"):
+        raise ValueError(f"{flag} is {value:g}; expected a number above 0")
     return value
 
 

@@ -1,11 +1,13 @@
 """Decoded datasets, kept as memory-mapped files in the user's cache.
 
 `decoded/<name>-<checksum>/` holds the four arrays. `decoded/sources/` remembers which files (by
-path, size and time of change) have been verified, and the checksum of what they decode to.
+path, size and time of change) have been verified, and the checksum of what they decode to. The
+arrays themselves are checked against their checksum whenever size or time of change is new.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import logging
@@ -67,7 +69,7 @@ def recall(spec: Spec, key: str | None) -> tuple[Arrays, str] | None:
         return None
     try:
         checksum = (_decoded() / "sources" / key).read_text("ascii")
-        arrays = opened(spec, checksum)
+        arrays = _genuine(spec, checksum)
     except (OSError, ValueError):
         return None
     return arrays and (arrays, checksum)
@@ -77,9 +79,10 @@ def keep(spec: Spec, key: str | None, arrays: Arrays, checksum: str) -> Arrays:
     """The same arrays, kept on the disk and mapped from there if it can be written."""
     place = _place(spec, checksum)
     try:
-        if opened(spec, checksum) is None:
+        if _genuine(spec, checksum) is None:
             for field, array in arrays._asdict().items():
                 _write(place / f"{field}.npy", partial(np.save, arr=array))
+            _vouch(place)
         if key is not None:
             _write(_decoded() / "sources" / key, lambda file: file.write(checksum.encode()))
     except OSError as error:
@@ -112,6 +115,38 @@ def opened(spec: Spec, checksum: str) -> Arrays | None:
         except OSError:
             return None
     return Arrays(*arrays)
+
+
+def _genuine(spec: Spec, checksum: str) -> Arrays | None:
+    """The arrays kept under this checksum, if they are those; an altered copy is removed."""
+    arrays = opened(spec, checksum)
+    if arrays is None:
+        return None
+    place = _place(spec, checksum)
+    try:
+        if (place / "checked").read_text("ascii") == _stamp(place):
+            return arrays
+    except (OSError, ValueError):
+        pass
+    if fingerprint(arrays) != checksum:
+        _log.warning("the decoded copy of %s in %s was altered; decoding anew", spec.name, place)
+        forget(spec, checksum)
+        return None
+    with contextlib.suppress(OSError):  # then it is checked again next time
+        _vouch(place)
+    return arrays
+
+
+def _vouch(place: Path) -> None:
+    """Note that the arrays, as they are now, are those of their checksum."""
+    stamp = _stamp(place)
+    _write(place / "checked", lambda file: file.write(stamp.encode()))
+
+
+def _stamp(place: Path) -> str:
+    """Sizes and times of change of the arrays."""
+    stats = [os.stat(place / f"{field}.npy") for field in Arrays._fields]
+    return "\n".join(f"{stat.st_size} {stat.st_mtime_ns}" for stat in stats)
 
 
 def forget(spec: Spec, checksum: str) -> None:

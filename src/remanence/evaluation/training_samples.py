@@ -44,9 +44,11 @@ def _supply(task: Task, batch: int, order: torch.Generator) -> tuple[int, Callab
         assert size is not None  # a task that holds its samples knows how many
         return size, task.samples
     parts: list[Samples] = []
+    count = 0
     for part in task.epoch(batch, order):
         parts.append(part)
-        if sum(len(p.labels) for p in parts) >= MOST_COLLECTED:
+        count += len(part.labels)
+        if count >= MOST_COLLECTED:
             break
     collected = join(*parts)
-    return len(collected.labels), lambda: collected
+    return count, lambda: collected

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from remanence.learners.er import ER
+from remanence.learners.passes import Passes
 from remanence.records import Samples
 
 
@@ -22,7 +23,7 @@ class ConsistentReplay(ER):
                 f"consistency_weight is {consistency_weight}; expected a number from 0 on"
             )
         self.consistency_weight = consistency_weight
-        self._one_pass = per_sample(network)
+        self.logits = Passes(network)
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """One round of Algorithm 1."""
@@ -50,10 +51,11 @@ class ConsistentReplay(ER):
         training diverge. Where each sample's output depends on that sample only, the two are
         the same.
         """
-        if self._one_pass:
+        if self.logits.per_sample:
             logits = self.network(x)
             return logits[-len(x_m) :], logits
-        return self.network(x_m), self.network(x)
+        replayed, logits = self.logits(x_m, x)
+        return replayed, logits
 
     @abstractmethod
     def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
@@ -62,22 +64,3 @@ class ConsistentReplay(ER):
     @abstractmethod
     def consolidate(self) -> None:
         """Update the semantic memories after the working network's step."""
-
-
-_PER_SAMPLE = (
-    *(nn.Flatten, nn.Identity, nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
-    *(nn.LayerNorm, nn.GroupNorm, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d),
-    *(nn.ReLU, nn.GELU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.LeakyReLU, nn.ELU),
-)
-
-
-def per_sample(network: nn.Module) -> bool:
-    """Whether each output certainly depends on its own input alone: no BatchNorm, no dropout.
-
-    Certain only for sequences of known layers; a module of the user's own may do anything.
-    """
-    return all(
-        type(module) in _PER_SAMPLE
-        or (isinstance(module, nn.Sequential) and type(module).forward is nn.Sequential.forward)
-        for module in network.modules()
-    )

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.learners.consistency import per_sample
 from remanence.learners.er import ER
+from remanence.learners.passes import Passes
 from remanence.records import Samples
 
 
@@ -21,6 +19,7 @@ class DER(ER):
     pairs (x', z') of an image and its logits. Defaults are the published S-CIFAR-10 setting for a
     buffer of 500.
 
+    >>> import torch
     >>> learner = DER(nn.Linear(4, 3), buffer_size=20)
     >>> for _ in range(3):
     ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
@@ -45,7 +44,7 @@ class DER(ER):
         if not 0 <= alpha < float("inf"):
             raise ValueError(f"alpha is {alpha}; expected a number from 0 on")
         self.alpha = alpha
-        self._one_pass = per_sample(network)
+        self.logits = Passes(network)
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M takes (x, z = h(x))."""
@@ -65,12 +64,3 @@ class DER(ER):
                 logit_distance=distance,
             )
         self.memory.add(Samples(images, labels, z))
-
-    def logits(self, *batches: Tensor) -> Sequence[Tensor]:
-        """What h says of each batch: in this order, each with its own BatchNorm statistics.
-
-        Where each sample's output depends on that sample only, one pass over all gives the same.
-        """
-        if self._one_pass:
-            return self.network(torch.cat(batches)).split([len(x) for x in batches])  # type: ignore[no-any-return]
-        return [self.network(x) for x in batches]

@@ -25,6 +25,8 @@ from remanence.state import State, give, holds_state, read_file, take, write_fil
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Normalise = Callable[[Tensor], Tensor]
+_UNFIT = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""What the state of something else may run into."""
 
 
 def unit_range(images: Tensor) -> Tensor:
@@ -144,6 +146,10 @@ class Learner(ABC):
         """The first step whose loss was infinite or not a number; 0 if there was none."""
         finite = int(self.finite_steps)
         return finite + 1 if finite < int(self.steps) else 0
+
+    def finite_weights(self) -> bool:
+        """Whether every weight is a finite number; waits for the device."""
+        return all(bool(p.isfinite().all()) for p in self._parameters)
 
     def tally(self, **values: Tensor | float) -> None:
         """Add to the totals that the training loop reads now and then."""
@@ -297,7 +303,7 @@ class Learner(ABC):
             )
         try:
             self._become(state)
-        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+        except _UNFIT as error:
             self._become(before)
             raise ValueError(
                 f"the state does not fit this {type(self).__name__} and its network: "
@@ -308,12 +314,19 @@ class Learner(ABC):
         for name, part in self._parts().items():
             try:
                 give(part, state.get(name, {}))  # a file keeps no empty part
-            except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            except _UNFIT as error:
                 raise ValueError(f"{name}: {error}") from error
         self.totals.clear()
         for name, total in state.get("totals", {}).items():
             self.totals[name] = total.to(self.device, torch.float64, copy=True)
-        self._expects = dict(state.get("expects", {}))
+        expects = dict(state.get("expects", {}))
+        if expects and not (
+            isinstance(expects.get("shape"), list)
+            and isinstance(expects.get("dtype"), str)
+            and isinstance(expects.get("classes"), int)
+        ):
+            raise ValueError(f"expects: {expects} does not describe images")
+        self._expects = expects
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, whole or not at all."""

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
-from typing import Literal, get_args
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from remanence.randomness import generator
 from remanence.state import State, give, take
+
+if TYPE_CHECKING:
+    from remanence.kernels.average import MovingAverage
 
 Update = Literal["coin", "every"]
 """When a memory is updated: as a coin says, or at regular steps."""
@@ -51,6 +55,8 @@ class SemanticMemory:
         self._averaged: list[Tensor] = list(self.network.parameters())
         self._device = self._averaged[0].device
         self.coin = generator(seed, f"{name} update", self._device)
+        self._mover: MovingAverage | None = None
+        self._addresses: list[int] = []
 
     def __call__(self, x: Tensor) -> Tensor:
         """Logits for a replay batch, with that batch's own BatchNorm statistics."""
@@ -67,12 +73,30 @@ class SemanticMemory:
         weight = (step + 1).to(self._averaged[0].dtype).reciprocal_().clamp_(min=1 - self.decay)
         if self.rate < 1:
             weight *= self._is_due(step)
-        if self._device.type == "cpu":
+        if self._device.type == "cuda" and self._fuses():
+            self._move(weight)
+        else:
             torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
-        else:  # a weight on the GPU would make lerp a kernel per tensor; these are a few for all
-            change = torch._foreach_sub(self._working, self._averaged)
-            torch._foreach_mul_(change, weight)
-            torch._foreach_add_(self._averaged, change)
+
+    def _move(self, weight: Tensor) -> None:
+        """The update in one kernel, which a weight of zero ends at once."""
+        from remanence.kernels.average import MovingAverage
+
+        addresses = [t.data_ptr() for t in (*self._averaged, *self._working)]
+        if self._mover is None or addresses != self._addresses:
+            self._mover = MovingAverage(self._averaged, self._working)
+            self._addresses = addresses
+        self._mover(weight)
+
+    def _fuses(self) -> bool:
+        """Whether the kernel takes these tensors: dense float32, both sides laid out alike."""
+        pairs = zip(self._averaged, self._working, strict=True)
+        return find_spec("triton") is not None and all(
+            a.dtype == b.dtype == torch.float32
+            and a.stride() == b.stride()
+            and (a.is_contiguous() or a.is_contiguous(memory_format=torch.channels_last))
+            for a, b in pairs
+        )
 
     def _is_due(self, step: Tensor) -> Tensor:
         if not self.regular:

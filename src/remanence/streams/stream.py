@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from remanence.records import Samples, join
+from remanence.state import State
 from remanence.streams.checksum import checksum
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -30,6 +31,9 @@ class Task:
     >>> [len(batch.labels) for batch in task.epoch(2, torch.Generator())]
     [2, 2, 1]
     """
+
+    resumable = True
+    """Whether `epoch` can start at a later batch in another process."""
 
     def __init__(
         self,
@@ -59,6 +63,14 @@ class Task:
         """Batches in one epoch, or None where that is not known beforehand."""
         n = len(self.samples().labels) if self._size is None else self._size
         return n // batch if self.drop_last else -(-n // batch)
+
+    def state_dict(self) -> State:
+        """What, beside order and number of the batch, says where inside an epoch a run stands."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """Let the next `epoch` start from where `state_dict` was asked."""
+        del state
 
     def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
         """One pass in a fresh random order, from batch number `start` on.

@@ -17,8 +17,10 @@ from remanence.learners import Learner
 from remanence.randomness import derive, generator
 from remanence.results import RunFolder, settings_hash
 from remanence.streams import Augment, Normaliser, Stream
+from remanence.training.distributed import divide
 from remanence.training.engine import Captured, Eager, Engine
 from remanence.training.loop import Run
+from remanence.training.shared import SharedFolder
 
 PER_RUN = "per-run"
 TRAINING_KEYS = ("batch", "epochs")
@@ -52,6 +54,8 @@ class Settings:
     """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
     update: str = "coin"
     """clser, mean-er: when the semantic memories are updated, by a coin or at regular steps."""
+    ranks: int = 1
+    """Processes that share the learner's work, as torchrun started them."""
     data_root: str | None = None
     notes: tuple[str, ...] = ()
     """What was substituted or assumed, a sentence each."""
@@ -63,6 +67,8 @@ class Settings:
         fields = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
         if self.update == "coin":
             del fields["update"]
+        if self.ranks == 1:
+            del fields["ranks"]
         return fields
 
     def config(self, seed: int, stream: Stream) -> dict[str, Any]:
@@ -85,7 +91,8 @@ class Settings:
     def folder(self, root: Path, seed: int) -> RunFolder:
         """Where the run with this seed belongs below `root`."""
         digest = settings_hash(self.deciding())
-        return RunFolder.place(root, self.stream, self.method, self.buffer, digest, seed)
+        place = RunFolder.place(root, self.stream, self.method, self.buffer, digest, seed)
+        return place if self.ranks == 1 else SharedFolder(place.path)
 
 
 def read_dataset(settings: Settings) -> Dataset | None:
@@ -112,7 +119,7 @@ def build_stream(settings: Settings, dataset: Dataset | None, seed: int) -> Stre
 def stream_of_run(settings: Settings, dataset: Dataset | None, seed: int) -> Stream:
     """The stream as the run's method sees it: an upper bound has all tasks joined."""
     stream = build_stream(settings, dataset, seed)
-    if _joined(settings.method):
+    if joined(settings.method):
         return stream.joined(int(settings.values["batch"]), generator(seed, "collection"))
     return stream
 
@@ -139,6 +146,8 @@ def build_run(settings: Settings, dataset: Dataset | None, seed: int) -> Run:
     run = Run(learner, stream, batch, epochs, seed)
     _check_samples(settings, stream, batch)
     _check_network(settings, stream, learner)
+    if settings.ranks > 1:
+        divide(learner, seed)
     return run
 
 
@@ -271,7 +280,8 @@ def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def _joined(method: str) -> bool:
+def joined(method: str) -> bool:
+    """Whether a method trains on all tasks' data at once."""
     known = catalog.METHODS.get(method)
     return known is not None and known.joined
 
@@ -305,5 +315,6 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(
             f"{run.path / 'config.json'} is not a run's configuration: {error}"
         ) from None
+    run.check("learner.safetensors")
     learner.load(run.path / "learner.safetensors")
     return learner

@@ -47,10 +47,13 @@ def plan(
     precision: str | None = None,
     engine: str | None = None,
     deterministic: bool = False,
+    elsewhere: bool = False,
     update: str = "coin",
+    ranks: int = 1,
 ) -> Settings:
     """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
 
+    With `elsewhere` another machine will train, and this one need not have the device.
     ValueError, with what is wrong and what there is, for names and values that do not exist.
     """
     notes: list[str] = []
@@ -60,11 +63,7 @@ def plan(
             f"there is no stream {stream!r}; the streams are {', '.join(catalog.STREAMS)}, or "
             "your own as module:function"
         )
-    if method not in catalog.METHODS and ":" not in method:
-        raise ValueError(
-            f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
-            "your own as module:class"
-        )
+    check_method(method)
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
     takes = accepted(find_learner(method))
@@ -75,6 +74,7 @@ def plan(
     buffer = _buffer(method, buffer, takes, notes)
     chosen = _dataset(stream, dataset, data_root, notes)
     values = _values(stream, method, buffer, dict(given or {}), takes, chosen, notes)
+    _check_shares(values, ranks)
     if stream_seed is not None and (entry is None or entry.seed is None):
         raise ValueError(f"--stream-seed: chance has no part in the composition of {stream}")
     if isinstance(stream_seed, str) and stream_seed != PER_RUN:
@@ -85,7 +85,8 @@ def plan(
     if validation is not None and entry is None:
         raise ValueError("--validation divides a dataset; your own stream brings its own tests")
     assert network is not None or entry is not None
-    device = _device(device, precision, engine)
+    if not elsewhere:
+        device = choose_device(device, precision, engine)
     settings = Settings(
         stream=stream,
         method=method,
@@ -102,6 +103,7 @@ def plan(
         engine=engine or ("eager" if device == "cpu" else "captured"),
         deterministic=deterministic and device != "cpu",
         update=update,
+        ranks=ranks,
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
         published=entry is not None
@@ -115,9 +117,18 @@ def plan(
             f"there is no network {settings.network!r}; the networks are "
             f"{', '.join(catalog.NETWORKS)}, or your own as module:function"
         )
-    data = read_dataset(settings)
+    data = read_dataset(replace(settings, device="cpu"))
     checksum = own_stream(stream).checksum if data is None else data.checksum
     return replace(settings, data_checksum=checksum)
+
+
+def check_method(method: str) -> None:
+    """ValueError with what there is, for a name that is no method's."""
+    if method not in catalog.METHODS and ":" not in method:
+        raise ValueError(
+            f"there is no method {method!r}; the methods are {', '.join(catalog.METHODS)}, or "
+            "your own as module:class"
+        )
 
 
 def default_values(
@@ -137,8 +148,8 @@ def _whole(takes: Takes) -> frozenset[str]:
     return frozenset((*TRAINING_KEYS, *counts))
 
 
-def _device(device: str, precision: str | None, engine: str | None) -> str:
-    """The device to train on, found fit for what is asked of it."""
+def choose_device(device: str, precision: str | None = None, engine: str | None = None) -> str:
+    """The device of this machine to train on, found fit for what is asked of it."""
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
@@ -234,6 +245,16 @@ def _values(
     if dataset == "mnist5k" and "epochs" not in given:
         values["epochs"] *= SMALL_EPOCHS
     return values | given
+
+
+def _check_shares(values: Mapping[str, float], ranks: int) -> None:
+    for key in ("batch", "memory_batch"):
+        if values.get(key, 0) % ranks:
+            flag = f"--{key.replace('_', '-')}"
+            raise ValueError(
+                f"{flag} is {values[key]}, which {ranks} processes cannot share equally; give a "
+                f"multiple of {ranks}, or start another number of processes"
+            )
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from remanence.evaluation import (
     forward_transfer,
 )
 from remanence.learners import Learner
+from remanence.state import State
 from remanence.streams import Stream
 
 Row = list[float | None]
@@ -50,6 +52,15 @@ class Record:
         """Note the learner's counters at the end."""
         self.totals = learner.readings()
         self.steps = steps
+
+    def state_dict(self) -> State:
+        """All that was noted, as text: the order of the predictors counts."""
+        noted = {name: value for name, value in vars(self).items() if name != "stream"}
+        return {"noted": json.dumps(noted)}
+
+    def load_state_dict(self, state: State) -> None:
+        """Become the record that the state describes."""
+        vars(self).update(json.loads(state["noted"]))
 
     def latest(self) -> float | None:
         """The first predictor's mean accuracy on the tasks seen, at the last evaluation."""

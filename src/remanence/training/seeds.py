@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import os
-import platform
-import signal
-import threading
-import time
-import traceback
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime
-from multiprocessing import resource_tracker
-from multiprocessing.connection import Connection, wait
-from multiprocessing.process import BaseProcess
+import logging
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-from remanence.memory.episodic import EpisodicMemory
+from remanence.lock import LockedError
+from remanence.manifest import DamagedError
 from remanence.results import RunFolder
-from remanence.training.build import Settings, build_engine, build_run, read_dataset
-from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
+from remanence.training.build import Settings
+from remanence.training.job import Job as Job
+from remanence.training.job import attempt, shelf_of, together
+from remanence.training.job import execute as execute
+from remanence.training.loop import Interrupted, Position, Progress
+from remanence.training.signals import Stop, noticed
+from remanence.training.workers import Event, in_workers
 
+Member = tuple[Settings, int]
+"""Settings and seed of a run."""
 Tell = Callable[[int, Progress], None]
 """Called with a seed and where its run stands."""
+
+_log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -45,91 +45,108 @@ def make_runs(
     out: Path,
     *,
     again: bool = False,
+    resume: bool = False,
+    checkpoint_every: float = 60.0,
     workers: int = 1,
     threads: int = 1,
     side_by_side: int = 1,
     tell: Tell,
 ) -> Outcome:
-    """Train the seeds that have no finished run below `out` (all of them, with `again`)."""
+    """Train the seeds that have no finished run below `out` (all of them, with `again`).
+
+    With `resume` they go on from their last checkpoints, `checkpoint_every` seconds apart.
+    """
     folders = {seed: settings.folder(out, seed) for seed in seeds}
-    missing = [seed for seed in seeds if again or not folders[seed].complete]
-    width = side_by_side if settings.device != "cpu" else 1
-    groups = [tuple(missing[i : i + width]) for i in range(0, len(missing), width)]
-    jobs = [Job(settings, group, str(out)) for group in groups]
+    missing = [seed for seed in seeds if again or not usable(folders[seed])]
+    for seed, folder in folders.items():
+        if seed in missing:
+            folder.refuse_if_locked()
+            continue
+        with contextlib.suppress(LockedError, OSError):  # then another process does this
+            folder.refuse_if_locked()
+            shelf_of(settings, folder, seed).clear()  # of one killed after the run's last file
+    members = [(settings, seed) for seed in missing]
+    jobs = jobs_for(members, out, resume, checkpoint_every, side_by_side)
     failed = execute_all(jobs, workers=workers, threads=threads, tell=tell)
     done = {seed: folder for seed, folder in folders.items() if seed not in failed}
     return Outcome(done, failed, len(seeds) - len(missing))
 
 
-class Job(NamedTuple):
-    """Runs to be made side by side: one on a CPU, several on a GPU."""
-
-    settings: Settings
-    seeds: tuple[int, ...]
-    out: str
-
-
-def execute(job: Job, tell: Callable[[Progress], None]) -> None:
-    """Train and evaluate the runs of a job and write their folders."""
-    settings, began = job.settings, time.perf_counter()
-    dataset, engine = read_dataset(settings), build_engine(settings)
-    runs = [build_run(settings, dataset, seed) for seed in job.seeds]
-    folders = {run.seed: settings.folder(Path(job.out), run.seed) for run in runs}
-    for run in runs:
-        folders[run.seed].begin(settings.config(run.seed, run.stream))
-    hooks = Hooks(
-        on_read=lambda run: _note_totals(folders[run.seed], run),
-        on_task=lambda run, task: _note_accuracies(folders[run.seed], run, task),
-        on_progress=tell,
-    )
-    try:
-        train(runs, max_steps=settings.max_steps, engine=engine, hooks=hooks)
-    except torch.OutOfMemoryError as error:
-        raise TrainingError(
-            f"the GPU's memory does not hold {len(runs)} runs side by side; try a smaller "
-            f"--side-by-side ({str(error).splitlines()[0]})"
-        ) from None
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
-            raise
-        raise TrainingError(
-            "there is not enough memory for the run; try a smaller --buffer or network"
-        ) from None
-    timing = {
-        "seconds": time.perf_counter() - began,
-        "side_by_side": len(runs),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-        "machine": platform.machine(),
-        "processor": _processor(settings.device),
-        "host": platform.node(),
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+def waiting(settings: Settings, seeds: Sequence[int], out: Path) -> dict[int, int]:
+    """The seeds whose runs are unfinished and have a checkpoint, with its step."""
+    folders = {seed: settings.folder(out, seed) for seed in seeds}
+    steps = {
+        seed: shelf_of(settings, folder, seed).latest_step()
+        for seed, folder in folders.items()
+        if not folder.complete
     }
-    about = {"stream": settings.stream, "method": settings.method, "buffer": settings.buffer}
-    for run in runs:
-        result = {**about, "data": run.stream.data, "seed": run.seed, **run.record.result()}
-        for name, content in run.learner.histograms().items():
-            folders[run.seed].event(name, step=run.step, **content)
-        folders[run.seed].finish(run.learner, result, timing)
+    return {seed: step for seed, step in steps.items() if step is not None}
 
 
-def _processor(device: str) -> str:
-    if device != "cpu":
-        return torch.cuda.get_device_name(device)
-    return torch.backends.cpu.get_cpu_capability()
+def made_from_other_data(settings: Settings, out: Path) -> dict[Path, str]:
+    """Folders of runs with the same settings on other data, and the checksums of that data."""
+    own = settings.folder(out, 0).path.parent
+    mine = {**settings.deciding(), "data_checksum": None}
+    found = {}
+    for path in sorted(own.parent.glob("*/seed-*/config.json")):
+        with contextlib.suppress(ValueError):
+            config = RunFolder(path.parent).read("config.json")
+            theirs = {name: config.get(name) for name in mine} | {"data_checksum": None}
+            if theirs == mine and config.get("data_checksum") != settings.data_checksum:
+                found[path.parents[1]] = str(config.get("data_checksum"))
+    return found
 
 
-def _note_totals(folder: RunFolder, run: Run) -> None:
-    folder.event("totals", step=run.step, **run.learner.readings())
-    memory = getattr(run.learner, "memory", None)
-    if isinstance(memory, EpisodicMemory):
-        folder.event("memory", step=run.step, classes=memory.class_counts(run.stream.classes))
+def jobs_for(
+    members: Sequence[Member],
+    out: Path,
+    resume: bool,
+    checkpoint_every: float,
+    side_by_side: int,
+) -> list[Job]:
+    """The runs as jobs: one each on a CPU; on a GPU, groups that can go on together."""
+    on_gpu = any(settings.device != "cpu" for settings, _ in members)
+    groups = _groups(members, out, side_by_side if on_gpu else 1, resume)
+    return [_job(group, out, resume, checkpoint_every) for group in groups]
 
 
-def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
-    found = {name: rows[-1] for name, rows in run.record.class_il.items() if rows}
-    folder.event("evaluation", step=run.step, task=task, class_il=found)
+def _groups(members: Sequence[Member], out: Path, width: int, resume: bool) -> list[list[Member]]:
+    """The runs in groups of at most `width` that can go on from a common position."""
+    groups: list[list[Member]] = []
+    shared: set[Position] = set()
+    for settings, seed in members:
+        places = {Position()}
+        if resume and width > 1:
+            kept = shelf_of(settings, settings.folder(out, seed), seed).whole(warn=False)
+            places = {checkpoint.position for checkpoint in kept} or places
+        room = groups and len(groups[-1]) < width and together(groups[-1][0][0], settings)
+        if room and shared & places:
+            groups[-1].append((settings, seed))
+            shared &= places
+        else:
+            groups.append([(settings, seed)])
+            shared = places
+    return groups
+
+
+def _job(group: Sequence[Member], out: Path, resume: bool, checkpoint_every: float) -> Job:
+    first = group[0][0]
+    seeds = tuple(seed for settings, seed in group if settings is first)
+    beside = tuple(member for member in group if member[0] is not first)
+    return Job(first, seeds, str(out), resume, checkpoint_every, beside)
+
+
+def usable(folder: RunFolder) -> bool:
+    """Whether the run is finished, and what the summary reads of it as it was written."""
+    if not folder.complete:
+        return False
+    try:
+        for name in ("config.json", "result.json"):
+            folder.check(name)
+    except DamagedError as error:
+        _log.warning("%s (it is made again now)", error)
+        return False
+    return True
 
 
 def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) -> dict[int, str]:
@@ -138,118 +155,39 @@ def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) 
     Each run computes with `threads` threads wherever it runs, so its numbers do not depend on
     how many others run beside it.
     """
-    if min(workers, len(jobs)) > 1:
-        return _in_workers(jobs, min(workers, len(jobs)), threads, tell)
+    with noticed() as stop:
+        if min(workers, len(jobs)) > 1:
+            failed = _at_once(jobs, workers, threads, tell, stop)
+        else:
+            failed = _in_turn(jobs, threads, tell, stop)
+    if stop():
+        raise Interrupted(stop())
+    return failed
+
+
+def _at_once(
+    jobs: Sequence[Job], workers: int, threads: int, tell: Tell, stop: Stop
+) -> dict[int, str]:
+    failed: dict[int, str] = {}
+
+    def note(event: Event) -> None:
+        seeds = jobs[event.number].seeds
+        if event.progress is not None:
+            tell(seeds[0], event.progress)
+        if event.kind == "failed":
+            failed.update(dict.fromkeys(seeds, event.reason))
+
+    in_workers(jobs, workers=workers, threads=threads, tell=note, stop=stop)
+    return failed
+
+
+def _in_turn(jobs: Sequence[Job], threads: int, tell: Tell, stop: Stop) -> dict[int, str]:
     torch.set_num_threads(threads)
     failed: dict[int, str] = {}
     for job in jobs:
-        reason = _attempt(job, lambda progress, job=job: tell(job.seeds[0], progress))  # type: ignore[misc]
+        if stop():
+            break
+        reason = attempt(job, lambda progress, job=job: tell(job.seeds[0], progress), stop)  # type: ignore[misc]
         if reason is not None:
             failed |= dict.fromkeys(job.seeds, reason)
     return failed
-
-
-def _attempt(job: Job, tell: Callable[[Progress], None]) -> str | None:
-    """Make the runs of a job; returns why that failed, if it did."""
-    try:
-        execute(job, tell)
-    except (TrainingError, ValueError, OSError) as error:
-        return str(error)
-    except Exception as error:  # in a user's own code, or ours: they will want to see where
-        traceback.print_exc()
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-def _in_workers(jobs: Sequence[Job], workers: int, threads: int, tell: Tell) -> dict[int, str]:
-    context = multiprocessing.get_context("spawn")  # a fork would inherit torch's thread pools
-    waiting = list(reversed(jobs))
-    failed: dict[int, str] = {}
-    busy: dict[Connection[Any, Any], tuple[BaseProcess, Job]] = {}
-    started: list[BaseProcess] = []
-
-    def start_worker() -> None:
-        ours, theirs = context.Pipe()
-        worker = context.Process(target=_work, args=(theirs, threads), daemon=True)
-        with _without_ctrl_c():
-            worker.start()
-        theirs.close()
-        started.append(worker)
-        give_work(ours, worker)
-
-    def give_work(channel: Connection[Any, Any], process: BaseProcess) -> None:
-        job = waiting.pop() if waiting else None
-        if job is not None:
-            busy[channel] = (process, job)
-        with contextlib.suppress(BrokenPipeError):  # its end is noticed when it is listened to
-            channel.send(job)
-
-    try:
-        for _ in range(workers):
-            start_worker()
-        while busy:
-            for channel in wait(list(busy)):
-                assert isinstance(channel, Connection)
-                process, job = busy[channel]
-                try:
-                    kind, content = channel.recv()
-                except (EOFError, OSError):
-                    del busy[channel]
-                    process.join()
-                    reason = f"its worker process died ({_end(process.exitcode)})"
-                    failed |= dict.fromkeys(job.seeds, reason)
-                    if waiting:
-                        start_worker()
-                    continue
-                if kind == "progress":
-                    tell(job.seeds[0], content)
-                    continue
-                if kind == "failed":
-                    failed |= dict.fromkeys(job.seeds, content)
-                del busy[channel]
-                give_work(channel, process)
-    finally:
-        for process in started:
-            if busy:
-                process.terminate()
-            process.join()
-    return failed
-
-
-@contextlib.contextmanager
-def _without_ctrl_c() -> Iterator[None]:
-    """A process started inside never hears Ctrl-C, not even while it starts: we end it."""
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
-        yield
-        return
-    resource_tracker.ensure_running()  # or the first worker would start it, which unblocks signals
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _end(code: int | None) -> str:
-    return f"signal {-code}" if code is not None and code < 0 else f"exit status {code}"
-
-
-def _work(channel: Connection[Any, Any], threads: int) -> None:
-    """A worker's life: jobs until there are none, or until its parent is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends us
-    _die_with_parent()
-    torch.set_num_threads(threads)
-    while (job := channel.recv()) is not None:
-        reason = _attempt(job, lambda progress: channel.send(("progress", progress)))
-        channel.send(("done", None) if reason is None else ("failed", reason))
-
-
-def _die_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -1,0 +1,278 @@
+"""`remanence reproduce`."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from tyro.conf import Positional, arg
+
+from remanence.cli.values import (
+    Count,
+    Folder,
+    Name,
+    Precision,
+    Seconds,
+    Switch,
+    Whole,
+    above_zero,
+    at_least_one,
+    cores,
+    writable,
+)
+
+if TYPE_CHECKING:
+    from remanence.grid import Engine, Grid, Plan
+    from remanence.grid.standing import Standing
+
+Names = Annotated[str | None, arg(metavar="A,B,…", help_behavior_hint="")]
+File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+
+
+@dataclass(frozen=True)
+class ReproduceOptions:
+    """Make the runs behind a table of the paper, or those of a grid of your own.
+
+    Runs that are complete are taken as they are, those half done go on from their checkpoints:
+    after a stop, the same command goes on. It ends with the table, ours beside the paper's, and
+    with a line of JSON per setting in OUT/TABLE.jsonl.
+    """
+
+    table: Annotated[
+        Positional[str | None],
+        arg(metavar="[{table1,table2,table3,s1,s2,s3}]", help_behavior_hint=""),
+    ] = None
+    """Which table."""
+    grid: File = None
+    """Your own grid instead, a TOML file: [[runs]] with streams, methods, buffers, settings."""
+    streams: Names = None
+    """Only these streams of the table."""
+    methods: Names = None
+    """Only these methods; one that the table does not have is added to it, your own too."""
+    buffers: Names = None
+    """Only these buffers (methods without a memory stay)."""
+    where: Annotated[tuple[str, ...], arg(metavar="NAME=X,Y", help_behavior_hint="")] = ()
+    """Only rows with these hyperparameters, say plastic_rate=0.2,0.5 in s3."""
+    seeds: Annotated[str | None, arg(metavar="SEEDS", help_behavior_hint="")] = None
+    """3, or 0,4,7, or 0:10 (10 left out); as many as the paper had unless given."""
+
+    data: Folder = None
+    """Folder with the datasets, and the only one searched; else $REMANENCE_DATA, then the cache."""
+    dataset: Name = None
+    """mnist or mnist5k (5,000 digits that ship with it); streams of other data are left out."""
+    max_steps: Whole = None
+    """Leave each stream after so many steps."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto takes a GPU if there is one."""
+    precision: Precision = None
+    """Arithmetic on a GPU; bf16 unless given."""
+    deterministic: Switch = False
+    """On a GPU: the same bits again for the same seed, a little slower."""
+
+    engine: Literal["local", "ray"] = "local"
+    """This machine, or a Ray cluster."""
+    address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """Of the cluster's head, or auto on one of its nodes; else a cluster of this machine alone."""
+    workers: Whole = None
+    """Runs at once on this machine: as many as cores unless given; on a GPU one group."""
+    threads: Count = 1
+    """Threads of each run; more change the last digits of the results."""
+    side_by_side: Count = 8
+    """Runs trained at once on one GPU."""
+    checkpoint_every: Seconds = 60.0
+    """Seconds from one checkpoint to the next; the end of a task has one as well."""
+    out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
+    """Folder for the runs; on a cluster, one that all its nodes see."""
+    dry_run: Switch = False
+    """Show what would be run, and how long it may take."""
+    json: Switch = False
+    """End with the lines of JSON."""
+    quiet: Switch = False
+    """No progress and no table."""
+
+
+def reproduce(options: ReproduceOptions) -> int:
+    """Plan, make what is missing, and show the table."""
+    from remanence.display import tell_user
+    from remanence.grid.planning import plan_grid
+    from remanence.grid.standing import Standing
+    from remanence.training.plan import parse_seeds
+
+    if options.deterministic:  # cuBLAS reads it when it starts
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    grid = _grid(options)
+    seeds = parse_seeds(grid.seeds if options.seeds is None else options.seeds)
+    side_by_side = at_least_one("--side-by-side", options.side_by_side)
+    checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
+    if not options.dry_run:
+        writable(options.out)
+    with ExitStack() as stack:
+        device, engine = _engine(options, stack)
+        plan = plan_grid(
+            grid,
+            seeds,
+            options.out.absolute(),
+            dataset=options.dataset,
+            data_root=None if options.data is None else options.data.absolute(),
+            max_steps=options.max_steps,
+            device=device,
+            precision=options.precision,
+            deterministic=options.deterministic,
+            elsewhere=options.engine == "ray",
+        )
+        if not options.quiet:
+            notes = dict.fromkeys(note for entry in plan.entries for note in entry.settings.notes)
+            for sentence in (*plan.skipped, *(f"note: {note}" for note in notes)):
+                tell_user(sentence)
+        speeds = plan.measured()
+        jobs = plan.jobs(speeds, side_by_side=side_by_side, checkpoint_every=checkpoint_every)
+        standing = Standing(plan, jobs, speeds, engine.width)
+        if options.dry_run:
+            _show_plan(plan, standing)
+            return 0
+        _work_through(options, standing, engine)
+    _show_results(options, plan)
+    return _count_failures(standing)
+
+
+def _grid(options: ReproduceOptions) -> Grid:
+    from remanence.grid.tables import PAPER, choose, paper_grid, read_grid
+
+    if (options.table is None) == (options.grid is None):
+        raise ValueError(f"expected a table ({', '.join(PAPER)}) or --grid FILE")
+    grid = paper_grid(options.table) if options.table else read_grid(Path(options.grid or ""))
+    return choose(
+        grid,
+        streams=_listed("--streams", options.streams),
+        methods=_listed("--methods", options.methods),
+        buffers=_numbers("--buffers", options.buffers, int),
+        where=dict(_condition(text) for text in options.where),
+    )
+
+
+def _listed(flag: str, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ValueError(f"{flag} is {text!r}; expected names with commas between them")
+    return names
+
+
+def _numbers(flag: str, text: str | None, kind: type[int] | type[float]) -> list[int] | None:
+    try:
+        names = _listed(flag, text)
+        return None if names is None else [kind(name) for name in names]  # type: ignore[misc]
+    except ValueError:
+        raise ValueError(f"{flag} is {text!r}; expected numbers with commas between them") from None
+
+
+def _condition(text: str) -> tuple[str, list[int]]:
+    name, sign, values = text.partition("=")
+    if not (sign and name):
+        raise ValueError(f"--where {text!r}; expected name=number,number")
+    return name.replace("-", "_"), _numbers(f"--where {name}", values, float) or []
+
+
+def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
+    """The device to plan for, and what runs the jobs."""
+    from remanence.grid.engines import Local
+    from remanence.training.plan import choose_device
+
+    threads = at_least_one("--threads", options.threads)
+    workers = None if options.workers is None else at_least_one("--workers", options.workers)
+    if options.engine == "ray":
+        if workers is not None:
+            raise ValueError("--workers counts processes of this machine; Ray places runs itself")
+        try:
+            from remanence.grid.cluster import OnRay
+        except ModuleNotFoundError:
+            raise ValueError(
+                "--engine ray needs Ray, which is not installed: pip install 'remanence[ray]'"
+            ) from None
+        cluster = stack.enter_context(OnRay(options.address, options.device, threads))
+        if not options.dry_run:
+            cluster.check(options.out)
+        return cluster.device, cluster
+    if options.address is not None:
+        raise ValueError("--address names a Ray cluster; add --engine ray")
+    device = choose_device(options.device, options.precision)
+    default = cores() if device == "cpu" else 1
+    return device, Local(default if workers is None else workers, threads)
+
+
+def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine) -> None:
+    """Do the jobs under the live view."""
+    from remanence.display import tell_user
+    from remanence.grid.view import GridView
+
+    if standing.before and not options.quiet:
+        tell_user(f"{standing.before} of {standing.total} runs are there already")
+    try:
+        with GridView(standing, quiet=options.quiet) as view:
+            while standing.current:
+                engine.run([course.job for course in standing.current], view)
+                standing.separate()
+    except KeyboardInterrupt:
+        tell_user(f"{standing.done} of {standing.total} runs are done")
+        raise
+
+
+def _show_plan(plan: Plan, standing: Standing) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from remanence.display import clock_time
+    from remanence.grid.speeds import duration
+
+    table = Table(title=plan.grid.title)
+    for name in ("setting", "complete", "half done", "to do", "each run"):
+        table.add_column(name, justify="left" if name == "setting" else "right")
+    for entry in plan.entries:
+        seconds = standing.speeds.seconds(entry.settings, entry.steps)
+        counts = (len(seeds) for seeds in (entry.complete, entry.half_done, entry.missing))
+        table.add_row(
+            str(entry.cell),
+            *(str(count or "–") for count in counts),
+            "unknown" if seconds is None else clock_time(seconds),
+        )
+    console, expected = Console(), standing.expected()
+    console.print(table)
+    known = [seconds for seconds in expected if seconds is not None]
+    unknown = len(expected) - len(known)
+    time = f"about {clock_time(duration(known, standing.width))}" if known else "time unknown"
+    rest = f", and {unknown} of which nothing is known" if known and unknown else ""
+    console.print(
+        f"{standing.total - standing.done} of {standing.total} runs to do, {standing.width} at a "
+        f"time: {time}{rest}",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+def _show_results(options: ReproduceOptions, plan: Plan) -> None:
+    from rich.console import Console
+
+    from remanence.display import tell_user
+    from remanence.grid import report
+
+    found = report.summaries(plan)
+    if not found:
+        return
+    path = plan.out / f"{plan.grid.name}.jsonl"
+    report.write_summaries(path, [summary for _, summary in found])
+    if not options.quiet:
+        Console().print(report.figures_table(plan, found))
+        tell_user(f"results are in {path}")
+    if options.json:
+        for _, summary in found:
+            print(json.dumps(summary), flush=True)
+
+
+def _count_failures(standing: Standing) -> int:
+    """Status 1 if a run failed; which and why was said when it did."""
+    return 1 if standing.runs("failed") else 0

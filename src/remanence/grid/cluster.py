@@ -1,0 +1,243 @@
+"""The jobs of a grid on a Ray cluster: Ray does placement, retries and liveness."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+import traceback
+import uuid
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal
+
+import ray
+import torch
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from remanence.grid.engines import RETRIES
+from remanence.lock import LockedError
+from remanence.training.job import Job, execute, explain
+from remanence.training.loop import Interrupted, Progress
+from remanence.training.seeds import usable
+from remanence.training.signals import Stop, noticed
+from remanence.training.workers import Event, Tell
+
+LISTEN_EVERY = 0.5
+"""Seconds between looks at what the tasks have said."""
+CONNECT_S = 10
+PROBE_S = 120
+OBJECT_STORE = 100 * 2**20
+"""Bytes for a cluster of our own: tasks exchange a few words."""
+PATIENCE_S = 120
+"""How long a task waits for the process that has its runs: one of a node that is given up."""
+Report = tuple[int, Literal["begun", "progress", "stumbled"], Any]
+"""What a task says of its job."""
+_PASSED_ON = ("REMANENCE_DATA", "REMANENCE_CACHE", "CUBLAS_WORKSPACE_CONFIG")
+
+
+class OnRay(AbstractContextManager["OnRay"]):
+    """A cluster to run jobs on: the one at this address, else a new one of this machine.
+
+    Every job is a task that asks for `threads` cores, and a GPU if it trains on one.
+    """
+
+    def __init__(self, address: str | None, device: str, threads: int = 1) -> None:
+        self.threads = threads
+        _connect(address or os.environ.get("RAY_ADDRESS"))
+        try:
+            self.nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+            gpus = sum(node["Resources"].get("GPU", 0) for node in self.nodes)
+            if device == "cuda" and not gpus:
+                raise ValueError("--device cuda: the cluster has no GPU")
+            self.device = "cuda" if gpus and device != "cpu" else "cpu"
+            self.share = {"num_cpus": threads, "num_gpus": 1 if self.device == "cuda" else 0}
+            self.width = sum(map(self._room, self.nodes))
+            if not self.width:
+                raise ValueError(f"no node of the cluster has {threads} cores for a run")
+        except BaseException:
+            ray.shutdown()
+            raise
+
+    def _room(self, node: dict[str, Any]) -> int:
+        """How many jobs a node takes at once."""
+        there = node["Resources"]
+        return int(min(there.get(name, 0) // n for name, n in _resources(self.share).items() if n))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        ray.shutdown()
+
+    def check(self, out: Path) -> None:
+        """ValueError if a node cannot import us, or does not see the folder for the runs."""
+        token = out.absolute() / f".probe-{uuid.uuid4().hex}"
+        token.touch()
+        look = _remote(_sees, num_cpus=0, max_retries=0)
+        try:
+            for node in self.nodes:
+                there = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                name = node["NodeManagerHostname"]
+                try:
+                    answer = look.options(scheduling_strategy=there).remote(str(token))
+                    sees = ray.get(answer, timeout=PROBE_S)
+                except GetTimeoutError:
+                    raise ValueError(f"node {name} of the cluster does not answer") from None
+                except RayError as error:
+                    reason = str(error).strip().splitlines()[-1]
+                    raise ValueError(f"node {name} cannot run remanence: {reason}") from None
+                if not sees:
+                    raise ValueError(
+                        f"node {name} of the cluster does not see {out}; give an --out on storage "
+                        "that all nodes share"
+                    )
+        finally:
+            token.unlink()
+
+    def run(self, jobs: Sequence[Job], tell: Tell) -> None:
+        """Do them all, telling what happens to each."""
+        with noticed() as stop:
+            self._run(jobs, tell, stop)
+        if stop():
+            raise Interrupted(stop())
+
+    def _run(self, jobs: Sequence[Job], tell: Tell, stop: Stop) -> None:
+        # With us, so that it lives as long as we do, whichever other node dies.
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        reports: Any = _remote(_Reports, num_cpus=0, scheduling_strategy=here).remote()
+        task = _remote(_do, max_retries=RETRIES, retry_exceptions=True, **self.share)
+        pending = {task.remote(n, job, self.threads, reports): n for n, job in enumerate(jobs)}
+        attempts: Counter[int] = Counter()
+        while pending and not stop():
+            ended, _ = ray.wait(list(pending), num_returns=len(pending), timeout=LISTEN_EVERY)
+            heard = ray.get(reports.drain.remote())
+            for reference in ended:  # all of one job before the next takes its place
+                number = pending.pop(reference)
+                _pass_on([report for report in heard if report[0] == number], attempts, tell)
+                tell(_outcome(number, reference))
+            running = set(pending.values())
+            _pass_on([report for report in heard if report[0] in running], attempts, tell)
+
+
+def _remote(what: Any, **options: Any) -> Any:
+    """Ray's types know neither the options' names nor what they make of a class."""
+    return ray.remote(**options)(what)
+
+
+def _pass_on(heard: Sequence[Report], attempts: Counter[int], tell: Tell) -> None:
+    for number, kind, content in heard:
+        if kind == "begun":
+            attempts[number] += 1
+            tell(Event(number, "begun"))
+        elif kind == "progress":
+            tell(Event(number, "progress", progress=content))
+        elif attempts[number] <= RETRIES:  # else Ray hands the failure over
+            tell(Event(number, "again", reason=content))
+
+
+def _connect(address: str | None) -> None:
+    """Join a cluster, or start one. ValueError if the one that was named cannot be reached."""
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    how: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
+    variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    if variables:
+        how["runtime_env"] = {"env_vars": variables}
+    if address is None:
+        how |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    else:
+        _check_reachable(address)
+    try:
+        ray.init(address=address or "local", **how)
+    except (OSError, RuntimeError, RayError, ValueError) as error:
+        hint = "; if it asks for a token, set RAY_AUTH_MODE=token"
+        raise ValueError(
+            f"Ray at {address or 'this machine'}: {' '.join(str(error).split())}"
+            f"{'' if address is None or 'RAY_AUTH_MODE' in os.environ else hint}"
+        ) from None
+
+
+def _check_reachable(address: str) -> None:
+    """In seconds, where Ray would try for minutes."""
+    if address == "auto":
+        return
+    host, colon, port = address.rpartition(":")
+    if not (colon and port.isdecimal()) or "/" in host:
+        raise ValueError(f"--address is {address!r}; expected HOST:PORT of the cluster's head")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ValueError(
+            f"no Ray cluster answers at {address} ({error}); start one with `ray start --head`"
+        ) from None
+
+
+def _resources(share: dict[str, int]) -> dict[str, int]:
+    return {"CPU": share["num_cpus"], "GPU": share["num_gpus"]}
+
+
+def _outcome(number: int, reference: Any) -> Event:
+    try:
+        ray.get(reference)
+    except RayTaskError as error:
+        return Event(number, "failed", reason=explain(error.cause))
+    except RayError as error:  # its worker or its node died, more often than Ray tries again
+        return Event(number, "failed", reason=str(error).strip().splitlines()[0])
+    return Event(number, "done")
+
+
+# -- what runs on the nodes -----------------------------------------------------------------
+
+
+def _sees(path: str) -> bool:
+    return os.path.exists(path)
+
+
+def _do(number: int, job: Job, threads: int, reports: Any) -> None:
+    """A task: the runs of one job. What it raises makes Ray try again."""
+    torch.set_num_threads(threads)
+    reports.note.remote(number, "begun", None)
+    try:
+        _patiently(job, lambda progress: reports.note.remote(number, "progress", progress))
+    except Exception as error:
+        traceback.print_exc()  # into the worker's log
+        reports.note.remote(number, "stumbled", explain(error))
+        raise
+
+
+def _patiently(job: Job, tell: Callable[[Progress], None]) -> None:
+    """Execute a job once nobody else is at it, unless it has been done by then.
+
+    A node that is given up may still be at its runs for a while, until its workers notice.
+    """
+    deadline = time.monotonic() + PATIENCE_S
+    folders = [settings.folder(Path(job.out), seed) for settings, seed in job.members]
+    while not all(map(usable, folders)):
+        try:
+            execute(job, tell)
+            break
+        except LockedError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(1)
+
+
+class _Reports:
+    """What tasks say on their way, until the driver asks."""
+
+    def __init__(self) -> None:
+        self.heard: list[Report] = []
+
+    def note(self, *report: *Report) -> None:
+        self.heard.append(report)
+
+    def drain(self) -> list[Report]:
+        heard, self.heard = self.heard, []
+        return heard

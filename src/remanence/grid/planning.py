@@ -1,0 +1,142 @@
+"""From a grid to runs: which are there, which are half done, and the jobs for the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from remanence import catalog
+from remanence.data import DATASETS, locate
+from remanence.grid.speeds import Speeds, note_run
+from remanence.grid.tables import Cell, Grid
+from remanence.results import RunFolder
+from remanence.training import Settings, plan
+from remanence.training.build import build_run, read_dataset
+from remanence.training.seeds import Job, jobs_for, usable, waiting
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A setting of the grid, and how its runs stand."""
+
+    cell: Cell
+    settings: Settings
+    steps: int | None
+    """Of one run; None where the stream does not know its length."""
+    complete: tuple[int, ...]
+    half_done: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Seeds, in three parts."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A grid with its seeds, in a folder."""
+
+    grid: Grid
+    seeds: Sequence[int]
+    out: Path
+    entries: list[Entry]
+    skipped: list[str]
+    """What was left out and why, a sentence each."""
+
+    def folder(self, entry: Entry, seed: int) -> RunFolder:
+        """Where the run of this seed is, or will be."""
+        return entry.settings.folder(self.out, seed)
+
+    def jobs(self, speeds: Speeds, *, side_by_side: int, checkpoint_every: float) -> list[Job]:
+        """What is left to do: the longest first, so that no worker is left alone at the end."""
+        members = [
+            (entry.settings, seed)
+            for part in ("half_done", "missing")
+            for entry in self.entries
+            for seed in getattr(entry, part)
+        ]
+        jobs = jobs_for(members, self.out, True, checkpoint_every, side_by_side)
+        steps = {id(entry.settings): entry.steps for entry in self.entries}
+
+        def longest_first(job: Job) -> float:
+            parts = [speeds.seconds(member, steps[id(member)]) for member, _ in job.members]
+            return -sum(float("inf") if part is None else part for part in parts)
+
+        return sorted(jobs, key=longest_first)
+
+    def measured(self) -> Speeds:
+        """What the runs that are complete say of speed."""
+        speeds = Speeds()
+        for entry in self.entries:
+            for seed in entry.complete:
+                note_run(speeds, entry.settings, self.folder(entry, seed))
+        return speeds
+
+
+def plan_grid(grid: Grid, seeds: Sequence[int], out: Path, **how: Any) -> Plan:
+    """Settings for every cell whose data is there, checked by building one run of each.
+
+    `how` goes to `training.plan`. ValueError where a cell cannot be run, or none has its data.
+    """
+    dataset, root = how.pop("dataset", None), how.get("data_root")
+    if dataset is not None and dataset not in DATASETS:
+        raise ValueError(f"no dataset is called {dataset!r}; there are {', '.join(DATASETS)}")
+    lacking: dict[str, list[str]] = {}
+    for stream in dict.fromkeys(cell.stream for cell in grid.cells):
+        if reason := _lacking(stream, dataset, root):
+            lacking.setdefault(reason, []).append(stream)
+    absent = {stream for streams in lacking.values() for stream in streams}
+    reasons = [f"{reason} for {', '.join(streams)}" for reason, streams in lacking.items()]
+    there = [cell for cell in grid.cells if cell.stream not in absent]
+    if not there:
+        raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(reasons)}")
+    entries: dict[str, Entry] = {}
+    for cell in there:
+        try:
+            entry = _entry(cell, seeds, out, dataset, how)
+        except ValueError as error:
+            raise ValueError(f"{cell}: {error}") from None
+        # Cells may come to the same setting, one of them by naming what is published anyway.
+        entries.setdefault(str(entry.settings.folder(out, 0).path), entry)
+    return Plan(grid, seeds, out, list(entries.values()), [f"left out: {r}" for r in reasons])
+
+
+def _lacking(stream: str, dataset: str | None, root: Path | None) -> str | None:
+    """What the stream has no data from; None if it has its data, or brings it."""
+    entry = catalog.STREAMS.get(stream)
+    if entry is None:
+        return None
+    if dataset is not None and dataset not in entry.datasets:
+        return f"not {dataset} but {' or '.join(entry.datasets)} is needed"
+    name = dataset or entry.datasets[0]
+    if locate(name, root) is None:
+        where = "" if root is None else f" in {root}"
+        return f"{name} was not found{where} (`remanence data fetch {name}`, or --data DIR)"
+    return None
+
+
+def _entry(
+    cell: Cell, seeds: Sequence[int], out: Path, dataset: str | None, how: dict[str, Any]
+) -> Entry:
+    known = catalog.STREAMS.get(cell.stream)
+    settings = plan(
+        cell.stream,
+        cell.method,
+        cell.buffer,
+        given=dict(cell.given),
+        # Named, so that small data is not taken for the paper's where that is missing.
+        dataset=known.datasets[0] if known is not None and dataset is None else dataset,
+        **(how if known is not None else {**how, "data_root": None}),
+    )
+    folders = {seed: settings.folder(out, seed) for seed in seeds}
+    complete = tuple(seed for seed, folder in folders.items() if usable(folder))
+    rest = [seed for seed in seeds if seed not in complete]
+    half_done = tuple(waiting(settings, rest, out))
+    missing = tuple(seed for seed in rest if seed not in half_done)
+    steps: int | None
+    if complete:
+        steps = int(folders[complete[0]].read("result.json")["steps"])
+    else:  # refuses bad values before any work
+        on_cpu = replace(settings, device="cpu", precision="fp32", engine="eager")
+        run = build_run(on_cpu, read_dataset(on_cpu), seeds[0])
+        steps = run.total_steps(settings.max_steps)
+    return Entry(cell, settings, steps, complete, half_done, missing)

@@ -1,0 +1,133 @@
+"""What a grid came to: a summary per setting, in a file and as a table beside the paper's."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from remanence import catalog, results
+from remanence.display import spread
+from remanence.grid.planning import Entry, Plan
+from remanence.presets import Figure, paper_figures
+from remanence.results import settings_hash
+from remanence.state import write_whole
+
+Summary = dict[str, Any]
+
+
+def summaries(plan: Plan) -> list[tuple[Entry, Summary]]:
+    """A summary of every setting that has a complete run, as `remanence run --json` ends with.
+
+    With `hash`, that of the settings; `given`, where hyperparameters are not the published ones;
+    and `seconds` the time that the runs have taken together.
+    """
+    found = []
+    for entry in plan.entries:
+        folders = [plan.folder(entry, seed) for seed in plan.seeds]
+        done = [folder for folder in folders if folder.complete]
+        if not done:
+            continue
+        runs = [(folder.read("config.json"), folder.read("result.json")) for folder in done]
+        timings = [folder.read("timing.json") for folder in done]
+        seconds = sum(timing["seconds"] / timing["side_by_side"] for timing in timings)
+        summary = results.summary(runs, round(seconds, 1))
+        summary["hash"] = settings_hash(entry.settings.deciding())
+        if entry.cell.given:
+            summary["given"] = dict(entry.cell.given)
+        found.append((entry, summary))
+    return found
+
+
+def write_summaries(path: Path, found: Sequence[Summary]) -> None:
+    """One JSON line per setting; lines of other settings that the file has stay there."""
+    lines = {}
+    if path.exists():
+        try:
+            there = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            lines = {summary["hash"]: summary for summary in there}
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(f"{path} is not a file of results; move it away") from None
+    lines |= {summary["hash"]: summary for summary in found}
+    text = "".join(f"{json.dumps(summary)}\n" for summary in lines.values())
+    write_whole(path, text.encode())
+
+
+def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
+    """Ours beside the paper's, a row per setting, or per network where the paper has those."""
+    data = "/".join(dict.fromkeys(summary["data"] for _, summary in found))
+    title = f"{plan.grid.title}, data {data}: accuracy in percent"
+    table = Table(title=title, min_width=len(title))
+    apart = plan.grid.table in ("S1", "S3")
+    compared = any(map(as_in_the_paper, (entry for entry, _ in found)))
+    given = list(dict.fromkeys(name for entry, _ in found for name in entry.cell.given))
+    for name in ("stream", "method"):
+        table.add_column(name, no_wrap=True)
+    for name in ("buffer", *(name.replace("_", " ") for name in given), "seeds"):
+        table.add_column(name, justify="right")
+    if apart:
+        table.add_column("network")
+    for name in ("ours", "paper") if compared else ("ours",):
+        table.add_column(name, justify="right", no_wrap=True)
+    last = None
+    for entry, summary in found:
+        cell = entry.cell
+        if last not in (None, cell.stream):
+            table.add_section()
+        known = catalog.METHODS.get(cell.method)
+        row = [
+            cell.stream if cell.stream != last else "",
+            known.title if known else cell.method,
+            "–" if cell.buffer is None else str(cell.buffer),
+            *(f"{cell.given[name]:g}" if name in cell.given else "" for name in given),
+            str(len(summary["seeds"])),
+        ]
+        last = cell.stream
+        names = list(summary["predictors"])
+        for i, name in enumerate(names if apart else names[:1]):
+            ours = summary["predictors"][name]["class_il"]
+            table.add_row(
+                *(row if i == 0 else [""] * len(row)),
+                *([name] if apart else []),
+                spread(ours["mean"], ours["std"]),
+                *([paper_text(plan.grid.table, entry, name, first=i == 0)] if compared else []),
+            )
+    return table
+
+
+def paper_text(table: str | None, entry: Entry, predictor: str, *, first: bool) -> str:
+    """The paper's figure for a setting: of this table, else of any that has it; – for none.
+
+    Only where data, stream and length are the paper's.
+    """
+    if not as_in_the_paper(entry):
+        return "–"
+    cell = entry.cell
+    asked: Mapping[str, Any] = {
+        "stream": cell.stream,
+        "method": cell.method,
+        "buffer": cell.buffer,
+    }
+
+    def fits(figure: Figure) -> bool:
+        named = figure.predictor == predictor or (figure.predictor is None and first)
+        return named and dict(figure.settings) == dict(cell.given)
+
+    figures = [f for f in paper_figures(table, **asked) if fits(f)]
+    figures = figures or [f for f in paper_figures(**asked) if fits(f)]
+    by_mean = {figure.mean: spread(figure.mean, figure.std) for figure in reversed(figures)}
+    return "; ".join(reversed(by_mean.values())) or "–"
+
+
+def as_in_the_paper(entry: Entry) -> bool:
+    """Whether the setting is one that the paper's figures can stand beside."""
+    known, settings = catalog.STREAMS.get(entry.settings.stream), entry.settings
+    return (
+        known is not None
+        and settings.dataset == known.datasets[0]
+        and (settings.validation, settings.max_steps, settings.stream_seed) == (None,) * 3
+        and settings.network == known.network
+    )

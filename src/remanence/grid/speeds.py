@@ -1,0 +1,77 @@
+"""How long runs take: as measured, else by rough figures that are kept here."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from statistics import fmean
+
+from remanence.results import RunFolder
+from remanence.training import Settings
+
+
+class Speeds:
+    """Seconds per step of the settings of a grid, evaluation included."""
+
+    def __init__(self) -> None:
+        self.measured: dict[tuple[str, str, str, int | None], list[float]] = {}
+
+    def note(self, settings: Settings, steps: int, seconds: float) -> None:
+        """A run of so many steps has taken so long, its share of a card it did not have alone."""
+        if steps:
+            self.measured.setdefault(_key(settings), []).append(seconds / steps)
+
+    def seconds(self, settings: Settings, steps: int | None) -> float | None:
+        """What a run may take; None if nothing is known of it.
+
+        By its own setting, else by the method with other buffers on this stream, else by the kept
+        figure, scaled to this machine by what both know.
+        """
+        if steps is None:
+            return None
+        key = _key(settings)
+        own = self.measured.get(key) or [
+            speed
+            for other, found in self.measured.items()
+            if other[:3] == key[:3]
+            for speed in found
+        ]
+        if own:
+            return fmean(own) * steps
+        kept = _kept(key)
+        return None if kept is None else kept * self._scale() * steps
+
+    def _scale(self) -> float:
+        both = [
+            (fmean(v), kept) for k, v in self.measured.items() if (kept := _kept(k)) is not None
+        ]
+        return sum(here for here, _ in both) / sum(kept for _, kept in both) if both else 1.0
+
+
+def note_run(speeds: Speeds, settings: Settings, folder: RunFolder) -> None:
+    """Take in what a complete run says of its speed."""
+    timing, steps = folder.read("timing.json"), folder.read("result.json")["steps"]
+    speeds.note(settings, steps, timing["seconds"] / timing["side_by_side"])
+
+
+def duration(seconds: Sequence[float], width: int) -> float:
+    """How long jobs of these lengths take, `width` at a time and well packed."""
+    return max(sum(seconds) / width, *seconds) if seconds else 0.0
+
+
+def _key(settings: Settings) -> tuple[str, str, str, int | None]:
+    kind = settings.device.partition(":")[0]
+    return kind, settings.stream, settings.method, settings.buffer
+
+
+def _kept(key: tuple[str, str, str, int | None]) -> float | None:
+    milliseconds = _figures().get(key[0], {}).get(key[1], {}).get(key[2])
+    return None if milliseconds is None else milliseconds / 1000
+
+
+@cache
+def _figures() -> dict[str, dict[str, dict[str, float]]]:
+    text = resources.files(__package__).joinpath("speeds.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

@@ -1,0 +1,1 @@
+"""Hyperparameter search on a validation split: spaces, studies, their workers and outcomes."""

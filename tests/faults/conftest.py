@@ -1,0 +1,35 @@
+"""What the long suite did, counted and shown at its end: the figures of docs/reliability.md."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from .server import Server, serving
+
+Count = Callable[[str, float], None]
+_DONE: Counter[str] = Counter()
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Server]:
+    """Where runs to be killed come from."""
+    with serving() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def count() -> Count:
+    """Add to what is shown at the end."""
+
+    def add(what: str, number: float) -> None:
+        _DONE[what] += number  # type: ignore[assignment]  # seconds are counted too
+
+    return add
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for what, number in sorted(_DONE.items()):
+        terminalreporter.write_line(f"{what}: {number:g}")

@@ -1,0 +1,204 @@
+"""A process that has torch loaded and forks a child for every run it is asked for.
+
+What a child does is `remanence run …`; only its start is saved, so that runs can be killed by the
+hundred. Run as a program it reads JSON lines: a run to start, answered with the child's pid, or a
+pid to wait for, answered with its status. Until it was waited for a pid is not given to others.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import mmap
+import os
+import struct
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+STEPS = struct.Struct("qqdqq")
+"""From which step on, to which, when that ended, most steps in a row begun while a checkpoint was
+due (1: it became due just then), and how many that is now."""
+
+
+# -- the child ------------------------------------------------------------------------------
+
+
+def watch(log: Path) -> None:
+    """Note every step, in memory that outlives the process, and every checkpoint taken."""
+    from remanence.training.checkpoint import Checkpoints
+    from remanence.training.engine import Eager
+
+    log.mkdir(parents=True, exist_ok=True)
+    with (log / "steps").open("wb+") as file:
+        file.write(STEPS.pack(-1, -1, time.monotonic(), 0, 0))
+        file.flush()
+        memory = mmap.mmap(file.fileno(), STEPS.size)
+    keepers: list[Checkpoints] = []
+    step, keep, begin = Eager.step, Checkpoints.keep, Checkpoints.__init__
+
+    def noted_begin(self: Checkpoints, *args: Any) -> None:
+        begin(self, *args)
+        keepers.append(self)
+
+    def noted_step(self: Eager, learner: Any, batch: Any) -> None:
+        first, _, _, most, overdue = STEPS.unpack_from(memory)
+        first = int(learner.steps) if first < 0 else first
+        overdue = overdue + 1 if keepers[-1].due() else 0
+        step(self, learner, batch)
+        most = max(most, overdue)
+        STEPS.pack_into(memory, 0, first, int(learner.steps), time.monotonic(), most, overdue)
+
+    def noted_keep(self: Checkpoints, runs: Any) -> None:
+        with (log / "taken").open("a") as file:
+            file.write(json.dumps([runs[0].step, time.monotonic()]) + "\n")
+        keep(self, runs)
+
+    patches: Any = (Eager, "step", noted_step), (Checkpoints, "keep", noted_keep)
+    for kind, name, function in (*patches, (Checkpoints, "__init__", noted_begin)):
+        setattr(kind, name, function)
+
+
+def be_a_run(order: dict[str, Any]) -> None:
+    """Become the command; never returns."""
+    for number, name in ((1, "out"), (2, "err")):
+        os.dup2(os.open(f"{order['log']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
+    status: object = 70
+    try:
+        os.chdir(order["folder"])
+        sys.path.insert(0, order["folder"])
+        watch(Path(order["log"]))
+        from remanence.cli import main
+
+        status = main(order["argv"])
+    except SystemExit as end:
+        status = end.code
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(status if isinstance(status, int) else 70)
+
+
+def serve() -> None:
+    """Answer the lines of stdin."""
+    import torch
+
+    from remanence.cli import parse
+    from remanence.training.build import build_run, read_dataset
+    from remanence.training.plan import plan
+
+    torch.set_num_threads(1)
+    for module in ("remanence.display", "remanence.training.seeds", "rich.console", "quadprog"):
+        importlib.import_module(module)
+    parse(["run"])
+    settings = plan("s-mnist", "gem", dataset="mnist5k")
+    build_run(settings, read_dataset(settings), 0)  # torch loads half of itself only now
+    for line in sys.stdin:
+        order = json.loads(line)
+        if isinstance(order, int):
+            print(os.waitstatus_to_exitcode(os.waitpid(order, 0)[1]), flush=True)
+            continue
+        pid = os.fork()
+        if pid == 0:
+            be_a_run(order)
+        print(pid, flush=True)
+
+
+# -- the other side -------------------------------------------------------------------------
+
+
+class Seen(NamedTuple):
+    """What a run's log says after it has ended, however it has."""
+
+    first: int
+    """The step from which it went on; -1 if it took none."""
+    last: int
+    at: float
+    """When the last step ended."""
+    overdue: int
+    """Most steps in a row that were begun while a checkpoint was due."""
+    taken: list[tuple[int, float]]
+    """Step and time of every checkpoint taken in that life."""
+
+
+class Life:
+    """One child from its start to its end."""
+
+    def __init__(self, server: Server, pid: int, log: Path) -> None:
+        self.server = server
+        self.log = log
+        self.pid = pid
+        self.status: int | None = None
+
+    def wait(self) -> int:
+        """Its exit status; negative, the signal that ended it."""
+        if self.status is None:
+            self.status = self.server.ask(self.pid)
+        return self.status
+
+    @property
+    def errors(self) -> str:
+        return Path(f"{self.log}.err").read_text()
+
+    @property
+    def output(self) -> str:
+        return Path(f"{self.log}.out").read_text()
+
+    def seen(self) -> Seen:
+        try:
+            steps = (self.log / "steps").read_bytes()
+        except FileNotFoundError:  # it was killed before it did anything
+            steps = STEPS.pack(-1, -1, time.monotonic(), 0, 0)
+        first, last, at, overdue, _ = STEPS.unpack(steps)
+        taken = self.log / "taken"
+        lines = taken.read_text().splitlines() if taken.exists() else []
+        return Seen(first, last, at, overdue, [tuple(json.loads(line)) for line in lines])
+
+
+class Server:
+    """Starts runs."""
+
+    def __init__(self) -> None:
+        self.lives = 0
+        self.process = subprocess.Popen(
+            [sys.executable, "-W", "error", str(Path(__file__))],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def start(self, folder: Path, *argv: str) -> Life:
+        """Begin `remanence run ARGV` in a folder."""
+        self.lives += 1
+        log = folder / "logs" / str(self.lives)
+        log.parent.mkdir(exist_ok=True)
+        order = {"argv": ["run", *argv], "folder": str(folder), "log": str(log)}
+        return Life(self, self.ask(order), log)
+
+    def ask(self, order: object) -> int:
+        """Send a line, and read the answer to it."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(order) + "\n")
+        self.process.stdin.flush()
+        return int(self.process.stdout.readline())
+
+
+@contextmanager
+def serving() -> Iterator[Server]:
+    """A server that ends with the block."""
+    server = Server()
+    try:
+        yield server
+    finally:
+        server.process.communicate(timeout=60)
+
+
+if __name__ == "__main__":
+    serve()

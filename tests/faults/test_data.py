@@ -1,0 +1,53 @@
+"""Data that is not what it was when a run began."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from textwrap import dedent
+
+import pytest
+
+from remanence.cli import main
+from remanence.training import plan
+from remanence.training.job import Job, execute
+from remanence.training.loop import Interrupted
+
+from . import small
+
+STREAM = """
+    from pathlib import Path
+    import numpy as np
+    from remanence import from_tensors
+
+    def stream():
+        pixels = np.frombuffer(Path("pixels").read_bytes(), np.uint8).reshape(-1, 1, 4, 4)
+        labels = np.arange(len(pixels)) % 4
+        return from_tensors(pixels, labels, groups=[(0, 1), (2, 3)], test=(pixels, labels))
+"""
+
+
+def test_a_data_file_altered_between_runs_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "altered.py").write_text(dedent(STREAM))
+    pixels = bytearray(i * 7 % 256 for i in range(16 * 400))
+    (tmp_path / "pixels").write_bytes(pixels)
+    what = plan("altered:stream", "er", 40, given={"batch": 8, "epochs": 2})
+    with pytest.raises(Interrupted):
+        execute(Job(what, (0,), "runs"), small.silent, lambda: 15)
+    stopped = what.folder(Path("runs"), 0)
+    before = sorted(path.name for path in stopped.path.rglob("*"))
+    pixels[1000] ^= 1
+    (tmp_path / "pixels").write_bytes(pixels)
+    flags = "run altered:stream --method er --buffer 40 --batch 8 --epochs 2 --resume"
+    assert main(flags.split()) == 0
+    errors = capfd.readouterr().err
+    now = plan("altered:stream", "er", 40, given={"batch": 8, "epochs": 2}).data_checksum
+    assert now != what.data_checksum
+    assert (
+        f"note: the data is not that of {stopped.path.parent} (checksum {now}, there "
+        f"{what.data_checksum}): its runs are left alone"
+    ) in errors
+    assert sorted(path.name for path in stopped.path.rglob("*")) == before

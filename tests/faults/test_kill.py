@@ -1,0 +1,127 @@
+"""kill -9 at random moments: what comes out in the end is what would have come out."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from remanence import catalog
+from remanence.manifest import read_manifest
+
+from .compare import contents, find_run, left_over
+from .conftest import Count
+from .server import Life, Server
+
+EVERY = 0.15
+"""Seconds between checkpoints."""
+EPOCHS = {"sgd": 5, "joint": 5, "er": 2, "agem": 2}
+"""So that a run takes a second or so; others have one."""
+KILLS = 20
+
+
+class Fate(NamedTuple):
+    """Counted over all lives of the runs of one setting."""
+
+    kills: int
+    finished: int
+    redone: list[float]
+    """Seconds of work that each kill cost, from the step that was resumed to the last one taken."""
+
+
+def flags(stream: str, method: str) -> list[str]:
+    epochs = str(EPOCHS.get(method, 1))
+    short = [] if stream == "s-mnist" else ["--max-steps", "600"]
+    return [
+        *(stream, "--method", method, "--dataset", "mnist5k", "--epochs", epochs, "--batch", "10"),
+        *("--workers", "1", "--checkpoint-every", str(EVERY), "--quiet", "--json", *short),
+    ]
+
+
+def newest_step(run: Path) -> int:
+    manifests = sorted(run.glob("checkpoints/*.json"), key=lambda path: int(path.stem))
+    return int(read_manifest(manifests[-1])["step"])
+
+
+def wait_for_checkpoint(life: Life, out: Path) -> None:
+    """Until a checkpoint is whole: from then on a kill may cost no more than an interval."""
+    deadline = time.monotonic() + 120
+    while not [*out.glob("*/*/seed-0/checkpoints/*.json")]:
+        assert time.monotonic() < deadline, life.errors
+        time.sleep(0.005)
+
+
+def kill_and_resume(
+    server: Server, folder: Path, stream: str, method: str, *, kills: int, seed: int
+) -> Fate:
+    """Kill runs of one setting at random moments until `kills` have been survived."""
+    draws = random.Random(f"{method} {stream} {seed}")
+    reference, out = folder / "reference", folder / "killed"
+    began = time.monotonic()
+    assert server.start(folder, *flags(stream, method), "--out", str(reference)).wait() == 0
+    whole = time.monotonic() - began
+    expected = contents(find_run(reference))
+    fate = Fate(0, 0, [])
+    while fate.kills < kills or not fate.finished:
+        shutil.rmtree(out, ignore_errors=True)
+        step = 0
+        life = server.start(folder, *flags(stream, method), "--out", str(out))
+        wait_for_checkpoint(life, out)
+        while True:
+            if fate.kills < kills:
+                time.sleep(draws.uniform(0, whole / 2))
+                os.kill(life.pid, signal.SIGKILL)
+            ended, seen = life.wait(), life.seen()
+            assert seen.first in (step, -1)
+            if ended != -signal.SIGKILL:
+                break
+            if not (find_run(out) / "result.json").exists():  # else it was all but over
+                fate = fate._replace(kills=fate.kills + 1)
+                step = newest_step(find_run(out))
+                assert step > 0
+                later = [at for taken, at in seen.taken if taken > step]
+                assert len(later) <= 1  # the one that was being written
+                assert seen.overdue <= 1  # at most one step was begun while a checkpoint was due
+                taken_at = dict(seen.taken).get(step, seen.at)  # or in the life before this one
+                fate.redone.append(seen.at - taken_at)
+            life = server.start(folder, *flags(stream, method), "--out", str(out), "--resume")
+        assert (life.wait(), life.errors) == (0, "")
+        run = find_run(out)
+        assert contents(run) == expected
+        assert left_over(run) == set()
+        assert json.loads((run / "timing.json").read_text())["resumed"][-1:] == [step][: bool(step)]
+        fate = fate._replace(finished=fate.finished + 1)
+    return fate
+
+
+@pytest.mark.parametrize("method", catalog.METHODS)
+def test_a_killed_run_ends_as_if_it_had_not_been(
+    server: Server, tmp_path: Path, method: str
+) -> None:
+    fate = kill_and_resume(server, tmp_path, "s-mnist", method, kills=1, seed=0)
+    assert fate.kills == 1
+
+
+OVER_AND_OVER = [
+    *(("s-mnist", method) for method in catalog.METHODS),
+    *((stream, "clser") for stream in ("r-mnist", "p-mnist", "mnist-360")),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.faults
+@pytest.mark.parametrize(("stream", "method"), OVER_AND_OVER)
+def test_a_run_killed_over_and_over_ends_as_if_it_had_not_been(
+    server: Server, tmp_path: Path, stream: str, method: str, count: Count
+) -> None:
+    fate = kill_and_resume(server, tmp_path, stream, method, kills=KILLS, seed=1)
+    count("kills survived", fate.kills)
+    count("seconds of work redone after kills", sum(fate.redone))
+    count("results compared byte for byte", fate.finished)

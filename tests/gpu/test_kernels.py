@@ -1,0 +1,135 @@
+"""The Triton kernels against the plain torch operations that they stand for."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+
+from remanence.memory import SemanticMemory
+from remanence.networks import BatchNorm, ResNet18
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def images(n: int, channels: int, side: int, *, offset: float = 0) -> Tensor:
+    draws = torch.Generator("cuda").manual_seed(n * channels)
+    x = torch.randn(n, channels, side, side, generator=draws, device="cuda") * 2 + offset
+    return x.contiguous(memory_format=torch.channels_last)
+
+
+def plain(norm: BatchNorm, x: Tensor, shortcut: Tensor | None, parts: tuple[int, ...]) -> Tensor:
+    parent = super(BatchNorm, norm).forward
+    y = torch.cat([parent(part) for part in torch.split(x, list(parts))])
+    y = y if shortcut is None else y + shortcut
+    return y.relu() if norm.relu else y
+
+
+@pytest.mark.parametrize(
+    ("channels", "side", "parts", "relu", "add"),
+    [
+        (64, 32, (32, 64), True, False),
+        (512, 4, (32, 64), True, True),
+        (128, 16, (9,), False, False),
+        (24, 5, (5, 7), False, True),
+        (96, 3, (1, 2, 3), True, True),
+    ],
+)
+def test_norm_sum_and_relu_in_one_are_the_three_operations(
+    channels: int, side: int, parts: tuple[int, ...], relu: bool, add: bool
+) -> None:
+    ours = BatchNorm(channels, relu=relu).cuda()
+    with torch.no_grad():
+        ours.weight.uniform_(0.5, 2)
+        ours.bias.normal_()
+    theirs = copy.deepcopy(ours).double()
+    x = images(sum(parts), channels, side, offset=20)
+    shortcut = images(sum(parts), channels, side) if add else None
+    direction = images(sum(parts), channels, side).flip(0)
+    found: list[Tensor | None] = []
+    expected: list[Tensor | None] = []
+    for norm, results in ((ours, found), (theirs, expected)):
+        dtype = norm.weight.dtype
+        inputs = [t.detach().to(dtype).requires_grad_() for t in (x, shortcut) if t is not None]
+        side_input = inputs[1] if add else None
+        if norm is ours:
+            norm.parts = parts
+            y = norm(inputs[0], side_input)
+        else:
+            y = plain(norm, inputs[0], side_input, parts)
+        gradients = torch.autograd.grad(y, [*inputs, norm.weight, norm.bias], direction.to(dtype))
+        results += [y, *gradients, norm.running_mean, norm.running_var]
+    for a, b in zip(found, expected, strict=True):
+        assert a is not None
+        assert b is not None
+        # A value that ReLU cuts at zero may fall on either side of it.
+        close = torch.isclose(a.double(), b, rtol=2e-4, atol=2e-3)
+        assert close.double().mean() > 0.9999, (a.shape, (a.double() - b).abs().max())
+    assert int(ours.num_batches_tracked) == len(parts)  # type: ignore[arg-type]
+
+
+def test_the_kernels_are_used_in_training_and_give_the_same_bits_again() -> None:
+    network = ResNet18(10).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    x = images(12, 3, 32)
+    outputs = [copy.deepcopy(network)(x) for _ in range(2)]
+    assert torch.equal(*outputs)
+    assert "_NormAddReluBackward" in _history(outputs[0])
+
+
+def _history(output: Tensor) -> set[str]:
+    """The names of all operations behind a tensor."""
+    seen, ahead = set(), [output.grad_fn]
+    while ahead:
+        node = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [parent for parent, _ in node.next_functions]
+    return {type(node).__name__ for node in seen}
+
+
+def test_images_filled_up_with_empty_channels_give_the_same_convolution() -> None:
+    network = ResNet18(10, width=16).cuda()
+    x = images(6, 3, 8)
+    stem = network.stem[0]
+    assert isinstance(stem, torch.nn.Conv2d)
+    filled = stem(x)
+    # The card multiplies float32 as TF32, whose rounding depends on the kernel.
+    torch.testing.assert_close(filled, stem.eval()(x), rtol=1e-2, atol=1e-2)
+    (gradient,) = torch.autograd.grad(filled.square().sum(), stem.weight)
+    (expected,) = torch.autograd.grad(stem(x).square().sum(), stem.weight)
+    torch.testing.assert_close(gradient, expected, rtol=1e-2, atol=1e-1)
+
+
+def test_a_value_that_is_not_a_number_is_not_hidden_by_relu() -> None:
+    norm = BatchNorm(8, relu=True).cuda()
+    x = images(4, 8, 4)
+    x[0, 3] = torch.nan
+    assert norm(x)[:, 3].isnan().all()
+
+
+def test_a_semantic_memory_moves_as_lerp_does_and_not_at_all_for_a_weight_of_zero() -> None:
+    network = ResNet18(10, width=8).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    always = SemanticMemory(network, decay=0.9, rate=1, name="stable")
+    with torch.no_grad():
+        for p in network.parameters():
+            p.add_(torch.randn_like(p))
+    expected = [
+        torch.lerp(a, b, 0.1)
+        for a, b in zip(always.network.parameters(), network.parameters(), strict=True)
+    ]
+    always.update(torch.tensor(100, device="cuda"))
+    assert always._mover is not None
+    for a, b in zip(always.network.parameters(), expected, strict=True):
+        torch.testing.assert_close(a, b)
+    rarely = SemanticMemory(network, decay=0.9, rate=1e-9, name="stable")
+    before = [p.clone() for p in rarely.network.parameters()]
+    with torch.no_grad():
+        for p in network.parameters():
+            p.fill_(torch.nan)
+    rarely.update(torch.tensor(100, device="cuda"))
+    assert all(torch.equal(a, b) for a, b in zip(before, rarely.network.parameters(), strict=True))

@@ -1,0 +1,65 @@
+"""Calling the command, and modules such as users write."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from textwrap import dedent
+from typing import NamedTuple
+
+import pytest
+
+from remanence.cli import main
+
+
+class Ended(NamedTuple):
+    status: int | str | None
+    out: str
+    err: str
+
+
+Call = Callable[..., Ended]
+Write = Callable[[str, str], None]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A current folder of the test's own, whose modules are forgotten afterwards."""
+    folder = tmp_path / "here"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("COLUMNS", "120")
+    path, before, terminated = list(sys.path), set(sys.modules), signal.getsignal(signal.SIGTERM)
+    yield folder
+    signal.signal(signal.SIGTERM, terminated)
+    sys.path[:] = path
+    for name in set(sys.modules) - before:
+        if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def call(here: Path, capfd: pytest.CaptureFixture[str]) -> Call:
+    """Runs `remanence reproduce` in this process."""
+
+    def called(*argv: str) -> Ended:
+        status: int | str | None
+        try:
+            status = main(["reproduce", *argv])
+        except SystemExit as end:
+            status = end.code
+        return Ended(status, *capfd.readouterr())
+
+    return called
+
+
+@pytest.fixture
+def module(here: Path) -> Write:
+    """Writes a module into the current folder."""
+
+    def write(name: str, source: str) -> None:
+        (here / f"{name}.py").write_text(dedent(source))
+
+    return write

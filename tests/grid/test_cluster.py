@@ -1,0 +1,169 @@
+"""A grid on a real Ray cluster of two nodes, one of which dies in the middle."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ray import cluster_utils
+
+from remanence.training import plan
+from remanence.training.seeds import make_runs
+
+from .conftest import Write
+from .test_reproduce import decided, lines, wait_for
+
+Cluster: Any = cluster_utils.Cluster  # its types are half there
+# Ray itself, not what we make of it.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::ResourceWarning", "ignore::DeprecationWarning", "ignore::FutureWarning"
+)
+NODE: dict[str, Any] = {
+    "num_cpus": 1,
+    "object_store_memory": 80 * 2**20,
+    "include_dashboard": False,
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Any]:
+    """Two nodes with a core each; a dead one is missed after two seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        patch.setenv("RAY_AUTH_MODE", "disabled")
+        watchful = {"health_check_period_ms": 500, "health_check_failure_threshold": 4}
+        made = Cluster(initialize_head=True, head_node_args={**NODE, "_system_config": watchful})
+        try:
+            made.add_node(**NODE)
+            made.wait_for_nodes()
+            yield made
+        finally:
+            made.shutdown()
+
+
+def start(cluster: Any, grid: list[str]) -> subprocess.Popen[str]:
+    words = ["reproduce", *grid, "--out", "out", "--engine", "ray", "--address", cluster.address]
+    return subprocess.Popen(
+        [sys.executable, "-m", "remanence", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+FRAIL = """
+    from pathlib import Path
+    from remanence import SGD
+
+    class Frail(SGD):
+        '''Seed 1 fails twice, seed 2 always.'''
+        def __init__(self, network, *, seed=0, **common):
+            super().__init__(network, seed=seed, **common)
+            self.own_seed = seed
+
+        def step(self, images, labels):
+            super().step(images, labels)
+            if int(self.steps) != 5 or self.own_seed == 0:
+                return
+            here = Path(__file__).parent
+            attempt = len(list(here.glob(f"attempt-{self.own_seed}-*"))) + 1
+            (here / f"attempt-{self.own_seed}-{attempt}").touch()
+            if self.own_seed == 2 or attempt < 3:
+                raise KeyError(f"slot {attempt}")
+"""
+
+
+def test_failures_are_tried_again_twice_and_the_rest_goes_on(
+    cluster: Any, module: Write, here: Path
+) -> None:
+    module("frail", FRAIL)
+    words = "table2 --methods frail:Frail --dataset mnist5k --max-steps 8 --seeds 0:3"
+    process = start(cluster, words.split())
+    try:
+        _, errors = process.communicate(timeout=200)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 1, errors
+    said = [line for line in errors.splitlines() if "seed 2" in line]
+    assert said == [
+        "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 1'",
+        "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 2'",
+        "remanence: frail:Frail on mnist-360, seed 2 failed: KeyError: 'slot 3'",
+    ]
+    assert [line["seeds"] for line in lines(here / "out/table2.jsonl")] == [[0, 1]]
+    assert sorted(path.name for path in here.glob("attempt-*")) == [
+        f"attempt-{seed}-{attempt}" for seed in (1, 2) for attempt in (1, 2, 3)
+    ]
+
+
+def kill(node: Any) -> None:
+    """kill -9 of a node's raylet and of all that it started."""
+    raylet = node.all_processes["raylet"][0].process.pid
+    for pid in (*children(raylet), raylet):
+        os.kill(pid, signal.SIGKILL)
+
+
+def children(pid: int) -> set[int]:
+    return set(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+SLOW = """
+    import time
+    from remanence import ER
+
+    class Slow(ER):
+        def step(self, images, labels):
+            super().step(images, labels)
+            time.sleep(0.01)
+"""
+
+
+def holder(folder: Path) -> int | None:
+    """The process that is at work on a run."""
+    try:
+        return int((folder / ".lock").read_text())
+    except (OSError, ValueError):
+        return None
+
+
+def test_runs_of_a_node_that_dies_go_on_at_the_other(
+    cluster: Any, module: Write, here: Path
+) -> None:
+    module("slow", SLOW)
+    words = "table2 --methods slow:Slow --buffers 200 --dataset mnist5k --max-steps 300"
+    process = start(cluster, [*words.split(), "--seeds", "0:3", "--checkpoint-every", "0.3"])
+    try:
+        other = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
+        raylet = other.all_processes["raylet"][0].process.pid
+
+        def half_done_there() -> list[Path]:
+            """The runs that the other node is at, and that have a checkpoint."""
+            return [
+                folder
+                for folder in here.glob("out/mnist-360/*/seed-*")
+                if holder(folder) in children(raylet) and list(folder.glob("checkpoints/*.json"))
+            ]
+
+        wait_for(half_done_there, "the other node has nothing to do")
+        hit = half_done_there()
+        kill(other)
+        _, errors = process.communicate(timeout=200)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0, errors
+    assert "[3 of 3 done, 0 running, 0 failed, 0:00 left]" in errors
+    assert len(hit) == 1
+    (step,) = json.loads((hit[0] / "timing.json").read_text())["resumed"]
+    assert 0 < step < 300
+    settings = plan("mnist-360", "slow:Slow", 200, dataset="mnist5k", max_steps=300)
+    make_runs(settings, range(3), here / "serial", tell=lambda seed, progress: None)
+    assert decided(here / "out") == decided(here / "serial")

@@ -1,0 +1,71 @@
+"""What a grid came to, beside the paper's figures."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from remanence.grid import Cell, Entry
+from remanence.grid.report import paper_text, write_summaries
+from remanence.training import Settings
+
+FULL = Settings("s-mnist", "clser", 500, {}, "mlp", "mnist", "0" * 8)
+
+
+def entry(settings: Settings = FULL, **given: float) -> Entry:
+    cell = Cell(settings.stream, settings.method, settings.buffer, given)
+    return Entry(cell, settings, 1, (), (), ())
+
+
+@pytest.mark.parametrize(
+    ("table", "predictor", "first", "text"),
+    [
+        ("1", "stable", True, "92.05 ± 0.32"),
+        ("S1", "stable", True, "92.05 ± 0.30"),
+        ("S1", "working", False, "91.61 ± 0.47"),
+        ("2", "stable", True, "92.05 ± 0.32"),  # not of this table, so of another
+        (None, "plastic", False, "92.04 ± 0.33"),
+        ("1", "nobody", False, "–"),
+    ],
+)
+def test_the_papers_figure(table: str | None, predictor: str, first: bool, text: str) -> None:
+    assert paper_text(table, entry(), predictor, first=first) == text
+
+
+def test_a_row_of_the_sweep_is_found_by_its_settings() -> None:
+    cifar = replace(FULL, stream="s-cifar10", network="resnet18", dataset="cifar10")
+    row = {"consistency_weight": 0.15, "stable_rate": 0.1, "plastic_rate": 0.9}
+    assert paper_text("S3", entry(cifar, **row), "stable", first=True) == "74.61 ± 0.91"
+    assert paper_text("S3", entry(cifar, **row | {"lr": 1.0}), "stable", first=True) == "–"
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"dataset": "mnist5k"},
+        {"max_steps": 100},
+        {"validation": 0.1},
+        {"stream_seed": 3},
+        {"network": "my:network"},
+    ],
+)
+def test_other_data_or_another_length_is_not_compared(other: dict[str, object]) -> None:
+    assert paper_text("1", entry(replace(FULL, **other)), "stable", first=True) == "–"  # type: ignore[arg-type]
+
+
+def test_lines_of_other_settings_stay_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "table1.jsonl"
+    write_summaries(path, [{"hash": "a", "seeds": 1}, {"hash": "b", "seeds": 1}])
+    write_summaries(path, [{"hash": "a", "seeds": 2}, {"hash": "c", "seeds": 2}])
+    assert [json.loads(line) for line in path.read_text().splitlines()] == [
+        {"hash": "a", "seeds": 2},
+        {"hash": "b", "seeds": 1},
+        {"hash": "c", "seeds": 2},
+    ]
+    path.write_text("not ours\n")
+    with pytest.raises(ValueError, match=r"table1.jsonl is not a file of results; move it away"):
+        write_summaries(path, [])
+    assert path.read_text() == "not ours\n"

@@ -1,0 +1,130 @@
+"""Which settings a table consists of, and what a user's own grid may say."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from remanence.grid import PAPER, Cell, Grid, choose, paper_grid, read_grid
+from remanence.presets import paper_figures
+
+
+@pytest.mark.parametrize(
+    ("name", "cells", "streams"),
+    [
+        # 4 streams with 7 methods less iCaRL on two, three buffers, and two without a buffer each
+        ("table1", 103, 5),
+        ("table2", 2 + 5 * 3, 1),
+        ("table3", 2 * (2 + 3 * 3), 2),
+        ("s1", 8 * 3, 8),
+        ("s2", 5 * (2 + 2 * 3), 5),
+        ("s3", 48, 1),
+    ],
+)
+def test_a_table_has_a_setting_for_every_figure_of_the_paper(
+    name: str, cells: int, streams: int
+) -> None:
+    grid = paper_grid(name)
+    assert len(grid.cells) == cells
+    assert len({cell.stream for cell in grid.cells}) == streams
+    figures = paper_figures(PAPER[name][0])
+    wanted = [Cell(f.stream, f.method, f.buffer, f.settings) for f in figures]
+    assert all(cell in grid.cells for cell in wanted)
+    assert all(cell in wanted for cell in grid.cells)
+
+
+def test_seeds_are_as_many_as_the_paper_had() -> None:
+    assert {name: paper_grid(name).seeds for name in ("table1", "s3")} == {
+        "table1": "0:10",
+        "s3": "0:3",
+    }
+
+
+def test_a_part_of_a_table() -> None:
+    part = choose(
+        paper_grid("table1"),
+        streams=["r-mnist", "s-mnist"],
+        methods=["clser", "sgd", "icarl"],
+        buffers=[200, 5120],
+    )
+    assert [str(cell) for cell in part.cells] == [
+        "sgd on s-mnist",
+        "icarl on s-mnist, buffer 200",
+        "icarl on s-mnist, buffer 5120",
+        "clser on s-mnist, buffer 200",
+        "clser on s-mnist, buffer 5120",
+        "sgd on r-mnist",  # and no iCaRL: the paper has none there
+        "clser on r-mnist, buffer 200",
+        "clser on r-mnist, buffer 5120",
+    ]
+
+
+def test_a_method_that_the_table_lacks_is_added() -> None:
+    part = choose(paper_grid("table2"), methods=["er", "mean-er"], buffers=[500])
+    assert [str(cell) for cell in part.cells] == [
+        "er on mnist-360, buffer 500",
+        "mean-er on mnist-360, buffer 500",
+    ]
+    alone = choose(paper_grid("s1"), methods=["sgd"], streams=["s-mnist"])
+    assert [str(cell) for cell in alone.cells] == ["sgd on s-mnist"]  # once: it has no buffers
+
+
+def test_rows_of_a_sweep() -> None:
+    where = {"consistency_weight": [0.15], "stable_rate": [0.1], "plastic_rate": [0.2, 0.5, 0.9]}
+    part = choose(paper_grid("s3"), where=where)
+    assert [dict(cell.given)["plastic_rate"] for cell in part.cells] == [0.2, 0.5, 0.9]
+    assert str(part.cells[0]) == (
+        "clser on s-cifar10, buffer 500, consistency_weight 0.15, stable_rate 0.1, plastic_rate 0.2"
+    )
+
+
+def read(tmp_path: Path, text: str) -> Grid:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return read_grid(path)
+
+
+def test_a_grid_of_ones_own_crosses_its_lists(tmp_path: Path) -> None:
+    grid = read(
+        tmp_path,
+        """
+        title = "two rates"
+        seeds = "0:4"
+        [[runs]]
+        streams = ["s-mnist", "mnist-360"]
+        methods = ["er", "sgd"]
+        buffers = [100, 200]
+        lr = [0.1, 0.2]
+        [[runs]]
+        methods = "clser"
+        """,
+    )
+    assert (grid.name, grid.title, grid.seeds, grid.table) == ("mine", "two rates", "0:4", None)
+    # er: 2 streams x 2 buffers x 2 rates; sgd, which has no buffers: 2 x 2
+    assert len(grid.cells) == 8 + 4 + 1
+    assert grid.cells[0] == Cell("s-mnist", "er", 100, {"lr": 0.1})
+    assert grid.cells[4] == Cell("s-mnist", "sgd", None, {"lr": 0.1})
+    assert grid.cells[-1] == Cell("s-mnist", "clser", None)  # the buffer that `run` would take
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("", "has no [[runs]]; expected title, seeds and [[runs]]"),
+        ("runs = 3", "has no [[runs]]"),
+        ("seed = 3\n[[runs]]", "has seed; expected title, seeds and [[runs]]"),
+        ("[[runs]]\nbuffers = ['a']", "buffers is ['a']; expected whole numbers"),
+        ("[[runs]]\nbuffers = 1.5", "buffers is 1.5; expected whole numbers"),
+        ("[[runs]]\nstreams = 7", "streams is 7; expected names"),
+        ("[[runs]]\nlr = [0.1, true]", "lr is [0.1, True]; expected numbers"),
+        ("[[runs]]\nmethods = ['foo']", "there is no method 'foo'"),
+        ("[[runs]", "is not TOML"),
+        ("runs = []", "nothing of mine is left"),
+        ("[[runs]]\nstreams = []", "nothing of mine is left"),
+    ],
+)
+def test_a_bad_grid_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(sentence)):
+        choose(read(tmp_path, text))

@@ -1,0 +1,87 @@
+"""What one of several ranks does in a test: started by torchrun with an output folder."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from remanence import ER, Learner
+from remanence.state import write_file
+from remanence.training import Run, Settings, plan, train
+from remanence.training.build import build_run, read_dataset
+from remanence.training.distributed import divide
+
+from . import toy
+
+METHODS = (
+    *("clser", "er", "derpp", "sgd", "mean-er", "der"),
+    *("fdr", "gem", "agem", "gss", "mer", "icarl", "joint"),
+)
+STEPS = 23
+"""Two tasks and a bit: methods that are told of boundaries are told of two."""
+SEED = 1
+"""One with which no unit of the network comes so near zero that rounding decides its ReLU."""
+UNEVEN = (1, 3, 5)
+"""Batches that two ranks cannot share equally, or not at all."""
+
+
+def settings(method: str, ranks: int) -> Settings:
+    given: dict[str, float] = {"batch": 80, "epochs": 1}
+    if method not in ("sgd", "joint", "gem", "icarl"):
+        given["memory_batch"] = 20
+    if method == "mer":
+        given |= {"beta": 0.5, "gamma": 0.3, "inner_steps": 2}
+    return plan("s-mnist", method, dataset="mnist5k", given=given, max_steps=STEPS, ranks=ranks)
+
+
+def learn(method: str, ranks: int) -> tuple[Learner, dict[str, Any]]:
+    """The learner after its steps, and the result of its run."""
+    chosen = settings(method, ranks)
+    run = build_run(chosen, read_dataset(chosen), SEED)
+    train([run], max_steps=chosen.max_steps)
+    return run.learner, run.record.result()
+
+
+def uneven(batch: int, *, divided: bool) -> Learner:
+    """A learner that was shown batches of an odd size."""
+    linear = torch.nn.Linear(16, 8)
+    torch.nn.init.zeros_(linear.weight)
+    torch.nn.init.zeros_(linear.bias)
+    learner = ER(torch.nn.Sequential(torch.nn.Flatten(), linear), buffer_size=7, memory_batch=4)
+    if divided:
+        divide(learner)
+    train([Run(learner, toy.split(), batch)])
+    return learner
+
+
+def dropped() -> dict[str, torch.Tensor]:
+    """What dropout leaves of a batch of ones, and a draw from the global generator after it."""
+    learner = toy.learner("er")
+    learner.network = torch.nn.Sequential(torch.nn.Dropout(0.5))
+    divide(learner)
+    with learner.randomness():
+        return {"left": learner.network(torch.ones(9, 40)), "drawn": torch.rand(3)}
+
+
+def main(folder: Path) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    for method in METHODS:
+        learner, result = learn(method, dist.get_world_size())
+        write_file(folder / f"{method}-{rank}.safetensors", learner.state_dict(), {})
+        (folder / f"{method}-{rank}.json").write_text(json.dumps(result))
+    for batch in UNEVEN:
+        learner = uneven(batch, divided=True)
+        write_file(folder / f"uneven-{batch}-{rank}.safetensors", learner.state_dict(), {})
+    write_file(folder / f"dropped-{rank}.safetensors", dropped(), {})
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

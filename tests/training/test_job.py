@@ -1,0 +1,43 @@
+"""Runs of several settings in one process."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from remanence.training.job import Job, execute, together
+from remanence.training.plan import plan
+
+
+def test_runs_of_different_methods_side_by_side_are_those_made_alone(tmp_path: Path) -> None:
+    how = {"batch": 10, "epochs": 1}
+    methods = {
+        name: plan("s-mnist", name, 200, dataset="mnist5k", given=how, max_steps=60)
+        for name in ("clser", "er", "derpp")
+    }
+    first, *others = methods.values()
+    assert all(together(first, other) for other in others)
+    beside = tuple((other, 3) for other in others)
+    execute(Job(first, (3,), str(tmp_path / "beside"), beside=beside), lambda _: None)
+    for settings in methods.values():
+        execute(Job(settings, (3,), str(tmp_path / "alone")), lambda _: None)
+        beside_others, alone = (
+            settings.folder(tmp_path / place, 3).path for place in ("beside", "alone")
+        )
+        for name in ("config.json", "result.json", "learner.safetensors"):
+            assert (beside_others / name).read_bytes() == (alone / name).read_bytes()
+
+
+@pytest.mark.parametrize("change", ["max_steps", "stream_seed", "batch", "method"])
+def test_runs_whose_steps_differ_do_not_go_together(change: str) -> None:
+    one = plan("s-mnist", "sgd", dataset="mnist5k")
+    other = {
+        "max_steps": replace(one, max_steps=7),
+        "stream_seed": replace(one, stream_seed=7),
+        "batch": replace(one, values={**one.values, "batch": 7}),
+        "method": replace(one, method="joint"),
+    }[change]
+    assert together(one, one)
+    assert not together(one, other)

@@ -1,0 +1,172 @@
+"""`remanence tune` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from remanence.cli import RunOptions, main, parse
+from remanence.cli import run as run_verb
+from remanence.training import Settings, plan
+from remanence.tuning import study as studies
+
+SHORT = "tune s-mnist --method er --dataset mnist5k --max-steps 20"
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "120")
+    before, path = signal.getsignal(signal.SIGTERM), list(sys.path)
+    yield
+    signal.signal(signal.SIGTERM, before)
+    sys.path[:] = path
+
+
+def planned(command: str) -> Settings:
+    """What a printed `remanence run` command would train."""
+    program, *words = shlex.split(command)
+    assert program == "remanence"
+    options = parse(words)
+    assert isinstance(options, RunOptions)
+    given = {n: v for n in run_verb.HYPERPARAMETERS if (v := getattr(options, n)) is not None}
+    given |= dict(map(run_verb.assignment, options.set))
+    return plan(
+        options.stream,
+        options.method,
+        options.buffer,
+        given=given,
+        dataset=options.dataset,
+        max_steps=options.max_steps,
+        validation=options.validation,
+    )
+
+
+def test_a_study_ends_with_the_best_command_a_table_and_a_figure(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(f"{SHORT} --buffer 200 --trials 3 --set batch=20 --json")) == 0
+    out, err = capfd.readouterr()
+    *_, command, line = out.splitlines()
+    summary = json.loads(line)
+    (folder,) = (tmp_path / "studies" / "s-mnist").iterdir()
+    assert sorted(file.name for file in folder.iterdir()) == [
+        *("study.journal", "study.svg", "trials.csv")
+    ]
+    assert summary["command"] == command
+    assert summary["study"] == f"s-mnist/{folder.name}"
+    assert (summary["trials"], summary["failed"]) == (3, 0)
+    assert Path(summary["figure"]) == Path("studies/s-mnist") / folder.name / "study.svg"
+    settings = planned(command)
+    assert settings.validation is None
+    assert (settings.method, settings.buffer, settings.max_steps) == ("er", 200, 20)
+    assert settings.values["batch"] == 20
+    assert {name: settings.values[name] for name in ("lr", "memory_batch")} == {
+        **summary["best"]["values"]
+    }
+    assert "er on s-mnist, buffer 200: 3 trials, validation accuracy" in out
+    assert err.count("trial ") == 3
+    assert main(shlex.split(f"{SHORT} --buffer 200 --trials 3 --set batch=20 --quiet")) == 0
+    assert capfd.readouterr() == ("", "")  # they are there already
+
+
+def test_settings_of_ones_own_method_are_searched(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_tuned.py").write_text(
+        "import remanence\n"
+        "class Mine(remanence.SGD):\n"
+        "    def __init__(self, network, *, depth: int = 1, mix: float = 0.5, **common):\n"
+        "        super().__init__(network, **common)\n"
+    )
+    words = f"{SHORT} --method own_tuned:Mine --space depth=1:9 --space mix=0:1 --trials 2"
+    assert main(shlex.split(words)) == 0
+    command = capfd.readouterr().out.splitlines()[-1]
+    values = planned(command).values
+    assert values["depth"] in range(1, 10)
+    assert 0 <= values["mix"] <= 1
+    assert "--set depth=" in command
+
+
+def test_a_study_in_which_all_fails_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    words = f"{SHORT} --method sgd --space lr=1e29:1e30 --trials 2"
+    assert main(shlex.split(words)) == 1
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.count("failed: seed 0: the loss was infinite or not a number") == 2
+    assert "remanence: no trial came to an end; why is in studies" in err
+
+
+def test_an_interrupted_study_says_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*args: object) -> list[float]:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(studies, "evaluate", interrupt)
+    assert main(shlex.split(f"{SHORT} --trials 2")) == 130
+    out, err = capfd.readouterr()
+    assert (out, err) == ("", f"remanence: stopped; go on with `remanence {SHORT} --trials 2`\n")
+
+
+BAD = {
+    "--trials 0": "--trials is 0; expected 1 or more",
+    "--workers 0": "--workers is 0; expected 1 or more",
+    "--threads 0": "--threads is 0; expected 1 or more",
+    "--seeds 5:2": "--seeds 5:2 is empty",
+    "--method none": "there is no method 'none'; the methods are clser",
+    "--validation 0": "validation fraction is 0.0; expected a number between 0 and 1",
+    "--validation many": "'many' is not a number",
+    "--validation 0.0001": "--validation 0.0001 leaves 'classes 0 to 1' without a sample",
+    "--space lr": "--space lr: there is no such file; expected name=low:high",
+    "--space lr=1": "--space 'lr=1'; expected name=low:high",
+    "--space speed=1:2": "er has no setting 'speed'; it takes batch, epochs",
+    "--space batch=0:8": "the search space does not fit: batch is 0; expected 1 or more",
+    "--space lr=0:1": "the search space does not fit: lr is 0; expected a number above 0",
+    "--space batch=1:2.5": "space 'batch': expected whole numbers, not [1, 2.5]",
+    "--space batch=2,2.5": "space 'batch': expected whole numbers, not [2, 2.5]",
+    "--space lr=1:2 --set lr=1": "lr is in --space and in --set: search it or hold it, not both",
+    "--set lr=1 --set memory_batch=1": "--set holds every hyperparameter of the space: nothing",
+    "--set lr": "--set 'lr'; expected name=number",
+    "--storage oracle://nobody:secret@nowhere/x": "--storage nowhere/x cannot be used: ",
+    "--storage .": "--storage . cannot be used: ",
+    "--out a-file": "--out a-file cannot be written: File exists",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_sentence(
+    words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a-file").touch()
+    status = main(shlex.split(f"{SHORT} {words}"))
+    out, err = capfd.readouterr()
+    assert (status, out) == (2, "")
+    assert err.startswith("remanence: ")
+    assert err.count("\n") == 1
+    assert BAD[words] in err
+    assert "secret" not in err
+    assert not [*tmp_path.rglob("study.journal")]
+
+
+def test_a_stream_of_ones_own_cannot_be_tuned_on(capfd: pytest.CaptureFixture[str]) -> None:
+    assert main(["tune", "mine:stream"]) == 2
+    assert "mine:stream brings its own tests, on which nothing may" in capfd.readouterr().err
+
+
+def test_without_optuna_the_extra_is_named(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    for name in [name for name in sys.modules if name.startswith("remanence.tuning")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "optuna", None)
+    assert main(shlex.split(SHORT)) == 2
+    assert capfd.readouterr().err == (
+        "remanence: tuning needs Optuna: pip install 'remanence[tune]'\n"
+    )

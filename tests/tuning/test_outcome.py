@@ -1,0 +1,91 @@
+"""What a study came to: best trial, table, file, figure."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from xml.etree import ElementTree
+
+from rich.console import Console
+
+from remanence.tuning.outcome import (
+    best_of,
+    draw,
+    study_figure,
+    trials_table,
+    write_trials,
+)
+from remanence.tuning.space import Choice, Range, Space
+from remanence.tuning.study import Trial
+
+SPACE: Space = {"lr": Range(0.001, 1, log=True), "memory_batch": Choice((16, 32))}
+TRIALS = [
+    Trial(0, {"lr": 0.1, "memory_batch": 16}, 80.0, [79.0, 81.0], seconds=2.0),
+    Trial(1, {"lr": 1.0, "memory_batch": 32}, None, reason="diverged, and more"),
+    Trial(3, {"lr": 0.01, "memory_batch": 32}, 90.0, [90.0]),
+    Trial(4, {"lr": 0.02, "memory_batch": 16}, 85.0, [85.0]),
+    Trial(5, {"lr": 0.03, "memory_batch": 16}, 90.0, [90.0]),
+    Trial(6, {"lr": 0.04, "memory_batch": 16}, None),
+]
+
+
+def test_the_best_is_the_first_of_the_highest() -> None:
+    best = best_of(TRIALS)
+    assert best is not None
+    assert best.number == 3
+    assert best_of(TRIALS[1:2]) is None
+    assert best_of([]) is None
+
+
+def test_the_figure_shows_trials_that_came_to_an_end() -> None:
+    figure = study_figure(TRIALS, SPACE)
+    assert figure.accuracy == [(0, 80.0), (3, 90.0), (4, 85.0), (5, 90.0)]
+    assert figure.best == [(0, 80.0), (3, 90.0), (4, 90.0), (5, 90.0)]
+    assert figure.panels["lr"] == [(0.1, 80.0), (0.01, 90.0), (0.02, 85.0), (0.03, 90.0)]
+    assert figure.panels["memory_batch"][0] == (16, 80.0)
+
+
+def test_the_figure_is_drawn_the_same_each_time(tmp_path: Path) -> None:
+    for name in ("one.svg", "other.svg"):
+        draw(study_figure(TRIALS, SPACE), SPACE, "A study", tmp_path / name)
+    one, other = ((tmp_path / name).read_bytes() for name in ("one.svg", "other.svg"))
+    assert one == other
+    assert ElementTree.fromstring(one).tag.endswith("svg")
+    for words in (b"A study", b"best so far", b"memory_batch", b"validation accuracy, percent"):
+        assert words in one
+
+
+def test_the_table_ranks_trials() -> None:
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(trials_table(TRIALS, SPACE, "A study"))
+    rows = [line.split("│")[1:-1] for line in captured.get().splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["3", "90.00", "0.01", "32"],
+        ["5", "90.00", "0.03", "16"],
+        ["4", "85.00", "0.02", "16"],
+        ["0", "80.00 ± 1.41", "0.1", "16"],
+        ["1", "failed", "1", "32"],
+        ["6", "running", "0.04", "16"],
+    ]
+    assert "1 failed" in captured.get()
+    many = [Trial(n, {"lr": 0.1, "memory_batch": 16}, float(n)) for n in range(30)]
+    with console.capture() as captured:
+        console.print(trials_table(many, SPACE, "A study"))
+    assert "20 more" in captured.get()
+
+
+def test_the_file_holds_all_trials(tmp_path: Path) -> None:
+    write_trials(tmp_path / "trials.csv", TRIALS, SPACE)
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trial"] for row in rows] == ["0", "1", "3", "4", "5", "6"]
+    assert rows[0] == {
+        "trial": "0",
+        "accuracy": "80.0",
+        "lr": "0.1",
+        "memory_batch": "16",
+        "seconds": "2.0",
+        "failed": "",
+    }
+    assert (rows[1]["accuracy"], rows[1]["failed"]) == ("", "diverged, and more")
