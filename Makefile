@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint types test-quick test-long benchmark clean
+.PHONY: demo test lint types test-quick test-long faults benchmark clean
 
 demo: $(READY)
 	$(BIN)/remanence demo
@@ -24,10 +24,15 @@ test-quick: $(READY)
 	$(BIN)/pytest -q -n 2 --dist loadfile --durations 8
 
 test-long: $(READY)
-	$(BIN)/pytest -q -n 2 --dist loadfile -m slow
+	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not faults"
+
+faults: $(READY)
+	$(BIN)/pytest -q tests/faults -m "faults or not slow" --durations 20
 
 benchmark: $(READY)
 	$(BIN)/python benchmarks/cpu_step.py
+	$(BIN)/python benchmarks/checkpoints.py
+	$(BIN)/python benchmarks/grid.py
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -44,7 +44,7 @@ value = 3
 
 CASES = {
     # the command line itself
-    "": "Expected one of {run, demo, tune, list, data}",
+    "": "Expected one of {run, demo, ",
     "runn": "Unrecognized options: runn",
     "run --bufer 200": "Unrecognized options: --bufer, 200 (perhaps --buffer?)",
     "run s-mnist r-mnist": "Unrecognized options: r-mnist",
@@ -56,6 +56,8 @@ CASES = {
     "run --threads many": "--threads: 'many' is not a whole number",
     "run --device tpu": "invalid choice 'tpu' for argument '--device'",
     "run --precision fp64": "'--precision'. Expected one of ('fp32', 'bf16')",
+    "run --update sometimes": "'--update'. Expected one of ('coin', 'every')",
+    "run --method er --update every": "--update every: er has no semantic memories",
     "run --engine steam": "'--engine'. Expected one of ('eager', 'captured', 'compiled')",
     "data": "Expected one of {fetch, verify}",
     "data fetch": "{mnist,cifar10,cifar100,tiny-imagenet}",
@@ -125,6 +127,11 @@ CASES = {
     "run --workers 0": "--workers is 0; expected 1 or more",
     "run --workers -1": "--workers is -1; expected 1 or more",
     "run --side-by-side 0": "--side-by-side is 0; expected 1 or more",
+    "run --checkpoint-every 0": "--checkpoint-every is 0; expected a number above 0",
+    "run --checkpoint-every -1": "--checkpoint-every is -1; expected a number above 0",
+    "run --checkpoint-every nan": "--checkpoint-every is nan; expected a number above 0",
+    "run --checkpoint-every often": "'often' is not a number",
+    "run --again --resume": "--again starts anew and --resume goes on; leave out one of them",
     "run --device cuda": "--device cuda: no CUDA device can be used here; leave it out to train",
     "run --precision bf16": "bf16 and captured steps need a GPU",
     "run --engine captured": "bf16 and captured steps need a GPU",

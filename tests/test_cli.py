@@ -59,7 +59,13 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
 @pytest.mark.parametrize(
     ("verb", "words"),
     [
-        ("", ["run", "demo", "tune", "list", "data", "Learn from streams that change"]),
+        (
+            "",
+            [
+                *("run", "reproduce", "demo", "analyze", "report", "tune", "list", "data"),
+                "Learn from streams that change",
+            ],
+        ),
         (
             "run",
             [
@@ -70,16 +76,17 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
-                *(
-                    "--resume",
-                    "--checkpoint-every S",
-                    "--workers N",
-                    "--threads N",
-                    "--json",
-                    "--quiet",
-                    "--again",
-                    "CLS-ER",
-                ),
+                *("--update {coin,every}", "--tensorboard DIR", "--resume", "--checkpoint-every S"),
+                *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
+            ],
+        ),
+        (
+            "reproduce",
+            [
+                *("table1,table2,table3,s1,s2,s3", "--grid FILE", "--streams", "--methods"),
+                *("--buffers", "--where NAME=X,Y", "--seeds SEEDS", "--engine {local,ray}"),
+                *("--address HOST:PORT", "--workers N", "--side-by-side N", "--dry-run"),
+                *("--checkpoint-every S", "--max-steps N", "--dataset NAME", "--out DIR"),
             ],
         ),
         (
@@ -97,6 +104,14 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
             ],
         ),
         ("demo", ["forgetting and its cure", "--out DIR", "--again"]),
+        ("analyze", ["[RUN ...]", "calibration", "--sigmas X,X,...", "--again", "--json"]),
+        (
+            "report",
+            [
+                *("[RUNS ...]", "-o FILE", "--format {html,md,tex}", "--figures DIR"),
+                *("--figure-format {svg,pdf}", "--data DIR", "--as-is", "--title TEXT", "JSON"),
+            ],
+        ),
         ("list", ["methods", "streams", "datasets"]),
         ("data", ["fetch", "verify"]),
         ("data fetch", ["mnist", "cifar10", "cifar100", "tiny-imagenet", "--data DIR", "--quiet"]),
@@ -314,6 +329,18 @@ def test_a_line_is_printed_when_a_task_has_ended(capfd: pytest.CaptureFixture[st
         "seed 3: task 1/4  50 steps/s  0:06 left  accuracy 90.00 %",
         "seed 3: task 2/4  100 steps/s  0:02 left  accuracy 85.50 %",
         "seed 4: task 1/4, epoch 1/2  50 steps/s  0:06 left  accuracy 85.50 %",
+    ]
+
+
+def test_a_run_that_goes_on_says_from_where_and_how_fast_it_is_now(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with ProgressDisplay(quiet=False) as display:
+        for step, accuracy in ((100, None), (120, 90.0)):
+            display(3, Progress(step, 400, 1, 4, 0, 1, 2.0, accuracy, since=100))
+    assert capfd.readouterr().err.splitlines() == [
+        "seed 3 goes on from step 100",
+        "seed 3: task 2/4  10 steps/s  0:28 left  accuracy 90.00 %",
     ]
 
 

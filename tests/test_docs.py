@@ -12,7 +12,8 @@ import pytest
 import torch
 
 from remanence import catalog
-from remanence.cli import DataOptions, FetchOptions, RunOptions, parse
+from remanence.cli import DataOptions, FetchOptions, ReproduceOptions, RunOptions, parse
+from remanence.grid import PAPER
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
@@ -124,6 +125,8 @@ def test_commands_parse(page: Path) -> None:
             case RunOptions(stream=stream, method=method):
                 assert stream in catalog.STREAMS or ":" in stream, where
                 assert method in catalog.METHODS or ":" in method, where
+            case ReproduceOptions(table=table, grid=grid):
+                assert table in PAPER if grid is None else table is None, where
             case DataOptions(FetchOptions(name=name)):
                 assert name, where
 

@@ -65,6 +65,7 @@ def test_the_wheel_holds_data_presets_and_types(wheel: Path) -> None:
     tree = ROOT / "src/remanence"
     wanted = {tree / "py.typed", tree / "data/mnist5k/mnist5k.npz", tree / "data/mnist5k/README.md"}
     wanted |= {*tree.glob("presets/*.toml"), *tree.rglob("*.py")}
+    wanted |= {*tree.glob("report/templates/*")}
     assert {str(file.relative_to(tree.parent)) for file in wanted} <= names
     assert len([name for name in names if name.endswith(".toml")]) > 10
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 from remanence.evaluation import mean_std
@@ -65,6 +65,10 @@ class Claim:
             return None
         share = sum(e.holds for e in self.evidence) / len(self.evidence)
         return share > 0.5 if self.extent == "most" else share == 1
+
+    def plain(self) -> dict[str, Any]:
+        """All of it as plain values, for JSON."""
+        return {**asdict(self), "holds": self.holds}
 
 
 def check_claims(runs: Iterable[Run]) -> list[Claim]:

@@ -35,7 +35,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def refuse_if_locked(folder: Path) -> None:
-    """LockedError if another process holds the lock now; leaves no trace."""
+    """LockedError if another process holds the lock now; removes what a killed one left."""
     if (folder / ".lock").exists():
         with locked(folder):
             pass

@@ -151,7 +151,11 @@ class Life:
         return Path(f"{self.log}.out").read_text()
 
     def seen(self) -> Seen:
-        first, last, at, overdue, _ = STEPS.unpack((self.log / "steps").read_bytes())
+        try:
+            steps = (self.log / "steps").read_bytes()
+        except FileNotFoundError:  # it was killed before it did anything
+            steps = STEPS.pack(-1, -1, time.monotonic(), 0, 0)
+        first, last, at, overdue, _ = STEPS.unpack(steps)
         taken = self.log / "taken"
         lines = taken.read_text().splitlines() if taken.exists() else []
         return Seen(first, last, at, overdue, [tuple(json.loads(line)) for line in lines])

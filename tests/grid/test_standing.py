@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -49,14 +50,16 @@ def progress(step: int, seconds: float, since: int = 0) -> Progress:
     )
 
 
-def finish(state: Standing, number: int, seconds: float) -> None:
-    """Write what a finished run leaves."""
+def finish(
+    state: Standing, number: int, seconds: float, tell: Callable[[Event], object] | None = None
+) -> None:
+    """Write what a finished run leaves, and tell of its end."""
     course = state.courses[number]
     path = state.plan.folder(*course.runs[0]).path
     path.mkdir(parents=True)
     (path / "timing.json").write_text(json.dumps({"seconds": seconds, "side_by_side": 1}))
     (path / "result.json").write_text(json.dumps({"steps": STEPS}))
-    state.note(Event(number, "done"))
+    (tell or state.note)(Event(number, "done"))
 
 
 def test_time_left_is_of_what_runs_and_what_waits(tmp_path: Path) -> None:

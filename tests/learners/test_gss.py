@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.learners import gss
+from remanence.learners import likeness
 from remanence.learners.gss import GSS
 from remanence.learners.sgd import SGD
 from remanence.memory.gradients import GradientMemory
@@ -63,32 +63,65 @@ def slow_score(candidate: Tensor, reference: list[Tensor]) -> float:
     return max(float(candidate @ g / (candidate.norm() * g.norm())) for g in reference) + 1
 
 
-@pytest.mark.parametrize("build", [conv_network, mlp_network])
-def test_gradients_and_scores_equal_a_loop_over_samples(build: type[nn.Module]) -> None:
+@pytest.mark.parametrize(
+    ("build", "compare"),
+    [
+        (conv_network, likeness.of_any),
+        (mlp_network, likeness.of_any),
+        (mlp_network, likeness.of_linear_layers),
+    ],
+)
+def test_scores_equal_a_loop_over_samples(
+    build: type[nn.Module], compare: Callable[[nn.Module, Samples, Samples], likeness.Scores]
+) -> None:
     network = build()
     (x, y), (kept_x, kept_y) = stream(2, batch=20)  # more than are held at once
     before = {name: value.clone() for name, value in network.state_dict().items()}
     network.eval()
-    reference = gss.gradients(network, kept_x, kept_y)
-    scores = gss._of_each(lambda x, y: gss.score(gss.gradient(network, x, y), reference), x, y)
-    as_one = gss.score(gss.gradient(network, x, y), reference)
+    scores = compare(network, Samples(x, y), Samples(kept_x, kept_y))
+    each = scores.each().tolist()
     expected = slow_gradients(network, kept_x, kept_y)
-    torch.testing.assert_close(torch.cat(list(reference.parts.values()), 1), torch.stack(expected))
-    torch.testing.assert_close(reference.length, torch.stack([g.norm() for g in expected]))
-    assert scores.tolist() == pytest.approx(
+    assert each == pytest.approx(
         [slow_score(g, expected) for g in slow_gradients(network, x, y)], rel=1e-10
     )
-    assert float(as_one) == pytest.approx(
+    assert float(scores.batch) == pytest.approx(
         slow_score(slow_gradient(network, x, y), expected), rel=1e-10
     )
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name])
 
 
+def test_gradients_equal_a_loop_over_samples() -> None:
+    network = conv_network().eval()
+    ((x, y),) = stream(1, batch=20)
+    found, expected = likeness.gradients(network, x, y), slow_gradients(network, x, y)
+    torch.testing.assert_close(torch.cat(list(found.parts.values()), 1), torch.stack(expected))
+    torch.testing.assert_close(found.length, torch.stack([g.norm() for g in expected]))
+
+
+def test_only_networks_of_plain_linear_layers_are_compared_without_their_gradients() -> None:
+    assert likeness.is_linear(MLP(4, 3))
+    assert not likeness.is_linear(ResNet18(3, width=4))
+    shared = nn.Linear(4, 4)
+    assert not likeness.is_linear(nn.Sequential(shared, nn.ReLU(), shared))
+    assert not likeness.is_linear(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
+    partly = MLP(4, 3)
+    partly[1].requires_grad_(False)
+    assert not likeness.is_linear(partly)
+
+
+def test_linear_layers_over_sequences_are_compared_by_their_gradients() -> None:
+    network = nn.Sequential(nn.Linear(4, 6), nn.Flatten(), nn.Linear(18, 3))
+    batch, reference = (Samples(torch.rand(5, 3, 4), torch.arange(5) % 3) for _ in range(2))
+    found = likeness.of_linear_layers(network, batch, reference)
+    expected = likeness.of_any(network, batch, reference)
+    torch.testing.assert_close(found.each(), expected.each())
+
+
 def test_a_gradient_that_vanishes_is_like_no_other() -> None:
-    nothing = gss.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
-    some = gss.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
-    assert float(gss.score(nothing, some)) == 1
+    nothing = likeness.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
+    some = likeness.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
+    assert float(likeness.score(nothing, some)) == 1
 
 
 def test_a_residual_network_can_be_scored() -> None:

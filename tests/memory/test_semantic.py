@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from itertools import accumulate
 
 import pytest
 import torch
@@ -21,7 +23,7 @@ def value(network: nn.Module) -> float:
     return float(next(network.parameters()).detach())
 
 
-def memory_at(working: nn.Linear, weight: float, **rest: float) -> SemanticMemory:
+def memory_at(working: nn.Linear, weight: float, **rest: float | str) -> SemanticMemory:
     """A memory whose one weight is `weight`, beside a working network."""
     memory = SemanticMemory(working, **{"decay": 0.9, "rate": 1.0, "name": "it", **rest})  # type: ignore[arg-type]
     with torch.no_grad():
@@ -82,6 +84,36 @@ def test_it_moves_at_a_share_of_the_steps(rate: float) -> None:
 
 def test_at_a_rate_of_one_it_moves_at_every_step() -> None:
     assert all(moved(memory_at(line(1e9), 1 / 3, rate=1.0), 100))
+
+
+@pytest.mark.parametrize(
+    ("rate", "due"),
+    [
+        (0.1, [10, 20, 30, 40]),
+        (0.25, [4, 8, 12, 16, 20, 24, 28, 32, 36, 40]),
+        (0.7, [2, 3, 5, 6, 8, 9, 10, 12, 13, 15, 16, 18, 19, 20]),
+        (0.9, [n for n in range(1, 41) if n % 10 != 1]),
+        (1.0, list(range(1, 41))),
+    ],
+)
+def test_regular_updates_are_spread_evenly(rate: float, due: list[int]) -> None:
+    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="every")
+    found = [step for step, it in enumerate(moved(memory, 40), 1) if it]
+    assert found[: len(due)] == due
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 0.15, 1 / 3, 0.7, 0.9, 0.95])
+def test_regular_updates_have_exactly_the_mean_rate(rate: float) -> None:
+    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="every")
+    found = moved(memory, 2000)
+    share = Fraction(rate).limit_denominator(1000)
+    so_far = list(accumulate(found))
+    assert all(so_far[n - 1] == math.floor(n * share) for n in range(1, 2001))
+
+
+def test_another_way_to_update_is_refused() -> None:
+    with pytest.raises(ValueError, match="update is 'never'; expected coin or every"):
+        memory_at(line(1.0), 0.0, update="never")
 
 
 def test_its_coin_depends_on_seed_and_name() -> None:

@@ -12,6 +12,8 @@ import torch
 from torch import nn
 
 from remanence import CLSER, ER, Learner, load_run
+from remanence.memory import SemanticMemory
+from remanence.state import read_file, write_file
 from remanence.streams import Scale
 from remanence.training import Run, Settings, plan
 from remanence.training.build import accepted, build_run, find_learner, initialised, read_dataset
@@ -358,3 +360,29 @@ def test_every_method_can_be_built_for_a_stream_with_tasks() -> None:
     for method in METHODS:
         learner: Learner = build(digits(method=method)).learner
         assert isinstance(learner, find_learner(method))
+
+
+@pytest.mark.parametrize("method", ["clser", "mean-er"])
+def test_regular_updates_reach_the_memories_and_are_read_back(method: str, tmp_path: Path) -> None:
+    settings = digits(method=method, max_steps=10, update="every")
+    outcome = make_runs(settings, [0], tmp_path, tell=lambda seed, progress: None)
+    loaded = load_run(outcome.done[0].path)
+    memories = [m for m in vars(loaded).values() if isinstance(m, SemanticMemory)]
+    assert memories
+    assert all(memory.regular for memory in memories)
+    assert not any(
+        memory.regular
+        for memory in vars(build(digits(method=method)).learner).values()
+        if isinstance(memory, SemanticMemory)
+    )
+
+
+def test_a_state_from_before_ages_were_counted_is_loaded(finished: Path, tmp_path: Path) -> None:
+    older = copied(finished, tmp_path / "older")
+    state, about = read_file(older / "learner.safetensors")
+    for name in ("stored_at", "counts"):
+        del state["memory"][name]
+    write_file(older / "learner.safetensors", state, about)
+    learner = load_run(older)
+    learner.observe(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1, 2, 3]))
+    assert sum(learner.histograms()["ages"]["total"]) > 0

@@ -114,6 +114,7 @@ def test_given_values_come_before_the_preset(small_mnist: Path) -> None:
         {"validation": 0.2},
         {"max_steps": 10},
         {"dataset": "mnist5k"},
+        {"update": "every"},
     ],
     ids=lambda other: next(iter(other)),
 )
@@ -204,6 +205,8 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
         ({"given": {"memory_batch": 2.5}}, "memory_batch is 2.5; expected a whole number"),
         ({"given": {"epochs": float("nan")}}, "epochs is nan; expected a whole number"),
         ({"given": {"batch": float("inf")}}, "batch is inf; expected a whole number"),
+        ({"given": {"update": 1}}, "clser has no setting 'update'"),
+        ({"method": "er", "update": "every"}, "--update every: er has no semantic memories"),
         ({"precision": "bf16"}, "need a GPU"),
         ({"engine": "captured"}, "need a GPU"),
         ({"stream": ":"}, "stream ':'; expected module:name"),
@@ -296,12 +299,18 @@ def test_what_decides_the_numbers_decides_the_folder(tmp_path: Path) -> None:
             {"precision": "bf16"},
             {"engine": "captured"},
             {"device": "cuda"},
+            {"update": "every"},
         )
     ]
     folders = {settings.folder(tmp_path, 3).path for settings in (base, *others)}
     assert len(folders) == 1 + len(others)
     assert base.folder(tmp_path, 3).path.parent == base.folder(tmp_path, 4).path.parent
     assert base.folder(tmp_path, 3).path.name == "seed-3"
+
+
+def test_an_option_that_came_later_does_not_move_the_runs_made_before(tmp_path: Path) -> None:
+    settings = Settings("s", "m", 5, {"lr": 0.5}, "mlp", None, "0123")
+    assert settings.folder(tmp_path, 0).path.parent.name == "m-5-a840d842"
 
 
 # -- seeds ----------------------------------------------------------------------------------

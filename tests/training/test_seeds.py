@@ -17,7 +17,8 @@ import pytest
 
 from remanence.results import RunFolder
 from remanence.training import Progress, Settings, plan
-from remanence.training.seeds import Outcome, make_runs
+from remanence.training.loop import Interrupted
+from remanence.training.seeds import Job, Outcome, _groups, execute, make_runs
 
 from .conftest import Write
 
@@ -84,14 +85,23 @@ def test_a_run_folder_holds_what_the_documents_say(tmp_path: Path) -> None:
     assert [(e["event"], e["step"]) for e in events] == [
         ("evaluation", 0),
         ("totals", 100),
+        ("memory", 100),
         ("totals", 120),
+        ("memory", 120),
         ("evaluation", 120),
+        ("ages", 120),
     ]
     assert [event["task"] for event in events if event["event"] == "evaluation"] == [-1, 0]
     final = {name: rows["class_il"]["matrix"][-1] for name, rows in result["predictors"].items()}
-    assert events[-1]["class_il"] == final
+    assert events[-2]["class_il"] == final
     totals = [event for event in events if event["event"] == "totals"]
     assert 0 < totals[0]["loss"] < totals[1]["loss"]
+    assert totals[1]["stable_used"] + totals[1]["plastic_used"] > 1000
+    assert [sum(e["classes"]) for e in events if e["event"] == "memory"] == [500, 500]
+    ages = events[-1]
+    assert ages["edges"] == [2**k for k in range(len(ages["total"]) + 1)]
+    assert sum(ages["stable"]) == totals[1]["stable_used"]
+    assert sum(ages["total"]) == totals[1]["stable_used"] + totals[1]["plastic_used"]
     assert result["totals"] == {k: v for k, v in totals[1].items() if k not in ("event", "step")}
     timing = folder.read("timing.json")
     assert timing["seconds"] > 0
@@ -180,6 +190,38 @@ def test_a_memory_that_does_not_fit_fails_with_one_sentence(tmp_path: Path) -> N
     assert outcome.failed == {
         0: "there is not enough memory for the run; try a smaller --buffer or network"
     }
+
+
+def test_seeds_that_stand_at_one_position_go_on_side_by_side(tmp_path: Path) -> None:
+    settings = digits("sgd", max_steps=30)
+    folders = {seed: settings.folder(tmp_path, seed) for seed in range(7)}
+
+    def stop_at(step: int, *seeds: int) -> None:
+        taken = iter(range(1, 31))
+        with pytest.raises(Interrupted):
+            execute(
+                Job(settings, seeds, str(tmp_path)),
+                lambda progress: None,
+                lambda: 15 * (next(taken) == step),
+            )
+
+    stop_at(5, 0, 1)
+    stop_at(9, 2, 3, 4)
+    members = [(settings, seed) for seed in range(7)]
+
+    def groups(width: int, resume: bool) -> list[tuple[int, ...]]:
+        found = _groups(members, tmp_path, width, resume)
+        return [tuple(seed for _, seed in group) for group in found]
+
+    grouped = groups(4, True)
+    assert grouped == [(0, 1), (2, 3, 4), (5, 6)]
+    assert groups(2, True) == [(0, 1), (2, 3), (4,), (5, 6)]
+    assert groups(4, False) == [(0, 1, 2, 3), (4, 5, 6)]
+    for group in grouped:
+        execute(Job(settings, group, str(tmp_path), resume=True), lambda progress: None)
+    alone = make(settings, range(7), tmp_path / "alone")
+    for seed, folder in folders.items():
+        assert contents(folder) == contents(alone.done[seed])
 
 
 # -- processes ------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from remanence.cli.command import main, parse
 from remanence.cli.data import DataOptions, FetchOptions
+from remanence.cli.report import ReportOptions
 from remanence.cli.reproduce import ReproduceOptions
 from remanence.cli.run import RunOptions
 from remanence.cli.tune import TuneOptions
@@ -9,6 +10,7 @@ from remanence.cli.tune import TuneOptions
 __all__ = [
     "DataOptions",
     "FetchOptions",
+    "ReportOptions",
     "ReproduceOptions",
     "RunOptions",
     "TuneOptions",

@@ -18,6 +18,7 @@ from remanence.cli.analyze import AnalyzeOptions, analyze
 from remanence.cli.data import DataOptions, FetchOptions, VerifyOptions, fetch, verify
 from remanence.cli.demo import DemoOptions, demo
 from remanence.cli.listing import ListOptions, show_list
+from remanence.cli.report import ReportOptions, report
 from remanence.cli.reproduce import ReproduceOptions, reproduce
 from remanence.cli.run import RunOptions, run
 from remanence.cli.tune import TuneOptions, tune
@@ -29,6 +30,7 @@ Verb = (
     | Annotated[ReproduceOptions, subcommand("reproduce")]
     | Annotated[DemoOptions, subcommand("demo")]
     | Annotated[AnalyzeOptions, subcommand("analyze")]
+    | Annotated[ReportOptions, subcommand("report")]
     | Annotated[TuneOptions, subcommand("tune")]
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
@@ -40,6 +42,7 @@ Options = (
     | ReproduceOptions
     | DemoOptions
     | AnalyzeOptions
+    | ReportOptions
     | TuneOptions
     | ListOptions
     | DataOptions
@@ -101,6 +104,8 @@ def _main(argv: list[str] | None) -> int:
                 return demo(options)
             case AnalyzeOptions():
                 return analyze(options)
+            case ReportOptions():
+                return report(options)
             case TuneOptions():
                 return tune(options)
             case ListOptions():

@@ -76,7 +76,7 @@ class ReproduceOptions:
     engine: Literal["local", "ray"] = "local"
     """This machine, or a Ray cluster."""
     address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """Of the cluster's head; else the cluster that this machine is part of, else a new one here."""
+    """Of the cluster's head, or auto on one of its nodes; else a cluster of this machine alone."""
     workers: Whole = None
     """Runs at once on this machine: as many as cores unless given; on a GPU one group."""
     threads: Count = 1

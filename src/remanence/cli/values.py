@@ -77,7 +77,7 @@ def above_zero(flag: str, value: float) -> float:
 
 
 def writable(folder: Path, flag: str = "--out") -> None:
-    """Find out before hours of training whether their results can be kept."""
+    """Find out before hours of work whether its results can be kept."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         probe = folder / f".probe-{os.getpid()}"

@@ -41,14 +41,14 @@ _PASSED_ON = ("REMANENCE_DATA", "REMANENCE_CACHE", "CUBLAS_WORKSPACE_CONFIG")
 
 
 class OnRay(AbstractContextManager["OnRay"]):
-    """A cluster to run jobs on: the one at this address, else this machine's, else a new one.
+    """A cluster to run jobs on: the one at this address, else a new one of this machine.
 
     Every job is a task that asks for `threads` cores, and a GPU if it trains on one.
     """
 
     def __init__(self, address: str | None, device: str, threads: int = 1) -> None:
         self.threads = threads
-        _connect(address)
+        _connect(address or os.environ.get("RAY_ADDRESS"))
         try:
             self.nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
             gpus = sum(node["Resources"].get("GPU", 0) for node in self.nodes)
@@ -146,26 +146,22 @@ def _connect(address: str | None) -> None:
     """Join a cluster, or start one. ValueError if the one that was named cannot be reached."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    how: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
     variables = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    common: dict[str, Any] = {"logging_level": "error", "log_to_driver": False}
     if variables:
-        common["runtime_env"] = {"env_vars": variables}
-    if address is not None:
+        how["runtime_env"] = {"env_vars": variables}
+    if address is None:
+        how |= {"include_dashboard": False, "object_store_memory": OBJECT_STORE}
+    else:
         _check_reachable(address)
     try:
-        try:
-            ray.init(address=address or "auto", **common)
-        except ConnectionError:
-            if address is not None:
-                raise
-            small: dict[str, Any] = {
-                "include_dashboard": False,
-                "object_store_memory": OBJECT_STORE,
-            }
-            ray.init(address="local", **common, **small)
+        ray.init(address=address or "local", **how)
     except (OSError, RuntimeError, RayError, ValueError) as error:
-        reason = " ".join(str(error).split())
-        raise ValueError(f"no Ray cluster at {address or 'this machine'}: {reason}") from None
+        hint = "; if it asks for a token, set RAY_AUTH_MODE=token"
+        raise ValueError(
+            f"Ray at {address or 'this machine'}: {' '.join(str(error).split())}"
+            f"{'' if address is None or 'RAY_AUTH_MODE' in os.environ else hint}"
+        ) from None
 
 
 def _check_reachable(address: str) -> None:

@@ -36,7 +36,7 @@ class GridView(AbstractContextManager["GridView"]):
         )
         self.running: dict[int, TaskID] = {}
         self.summed = 0.0
-        """When the sum was drawn last; of a thousand runs it is not for every event."""
+        """When the sum was drawn last; over a thousand runs it is too dear for every event."""
 
     def __enter__(self) -> GridView:
         self.bars.start()
@@ -54,11 +54,12 @@ class GridView(AbstractContextManager["GridView"]):
         """Take in what happened, and show it."""
         course = self.standing.note(event)
         if self.live:
-            self._draw(event.number, course)
+            self._draw(event, course)
         if event.kind not in ("begun", "progress"):
             self._say(event, course)
 
-    def _draw(self, number: int, course: Course) -> None:
+    def _draw(self, event: Event, course: Course) -> None:
+        number = event.number
         if course.state == "running":
             if number not in self.running:
                 self.running[number] = self.bars.add_task(str(course), total=None, note="begins")
@@ -73,7 +74,7 @@ class GridView(AbstractContextManager["GridView"]):
                 )
         elif number in self.running:
             self.bars.remove_task(self.running.pop(number))
-        if time.monotonic() - self.summed > 0.5 or course.state != "running":
+        if event.kind != "progress" or time.monotonic() - self.summed > 0.5:
             self.summed = time.monotonic()
             self.bars.update(self.whole, completed=self.standing.done, note=self._sum())
 

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from remanence.learners.consistency import ConsistentReplay
 from remanence.learners.predictor import Predictor
 from remanence.memory import DatedReservoir, SemanticMemory
-from remanence.memory.dated import AGES
 from remanence.memory.semantic import Update
 
 
@@ -72,11 +71,7 @@ class CLSER(ConsistentReplay):
             seed=seed,
         )
 
-    def replay_ages(self) -> Tensor:
-        """By powers of two: bin k holds 2^k to below 2^(k+1) steps."""
-        return self.memory.age_bins()
-
-    def replay_logits(self, x: Tensor, y: Tensor, age: Tensor | None = None) -> Tensor:
+    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
         """Lines 4 and 5 of Algorithm 1: for each sample, the memory that knows its class better.
 
         Compared by the odds, which order samples as the probabilities do but do not saturate: in
@@ -85,15 +80,14 @@ class CLSER(ConsistentReplay):
         plastic, stable = self.plastic(x), self.stable(x)
         doubt = _doubt(torch.stack([plastic, stable]), y)
         plastic_knows = doubt[0] < doubt[1]
-        if age is not None:
-            ones = torch.ones(len(y), dtype=torch.float64, device=self.device)
-            self.tally_by(age, AGES, plastic_by_age=plastic_knows, replayed_by_age=ones)
+        self.memory.count(plastic_knows)
         return torch.where(plastic_knows[:, None], plastic, stable)
 
     def readings(self) -> dict[str, float]:
         """With how many replayed samples had their logits from either memory."""
-        stable, plastic = self._provided()
-        used = {"stable_used": float(sum(stable)), "plastic_used": float(sum(plastic))}
+        ages = self.memory.ages()
+        plastic = sum(ages.marked)
+        used = {"stable_used": float(sum(ages.total) - plastic), "plastic_used": float(plastic)}
         return {**super().readings(), **used}
 
     def histograms(self) -> dict[str, dict[str, list[int]]]:
@@ -102,18 +96,9 @@ class CLSER(ConsistentReplay):
         Bin k holds ages (steps since the sample was stored) from `edges[k]` to below
         `edges[k + 1]`.
         """
-        stable, plastic = self._provided()
-        total = [s + p for s, p in zip(stable, plastic, strict=True)]
-        bins = 1 + max((k for k, count in enumerate(total) if count), default=-1)
-        edges = [2**k for k in range(bins + 1)]
-        return {"ages": {"edges": edges, "stable": stable[:bins], "total": total[:bins]}}
-
-    def _provided(self) -> tuple[list[int], list[int]]:
-        """How often the stable and the plastic memory provided the logits, by bin of age."""
-        none = torch.zeros(AGES)
-        plastic = self.totals.get("plastic_by_age", none).long()
-        stable = self.totals.get("replayed_by_age", none).long() - plastic
-        return stable.tolist(), plastic.tolist()
+        edges, total, plastic = self.memory.ages()
+        stable = [t - p for t, p in zip(total, plastic, strict=True)]
+        return {"ages": {"edges": edges, "stable": stable, "total": total}}
 
     def consolidate(self) -> None:
         """Lines 8 to 10: both memories move towards the working network, each at its own steps."""

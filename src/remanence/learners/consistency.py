@@ -35,7 +35,7 @@ class ConsistentReplay(ER):
         else:
             x, y = self.prepare(batch, past)
             x_m, y_m = x[len(labels) :], y[len(labels) :]
-            z = self.replay_logits(x_m, y_m, self.replay_ages())
+            z = self.replay_logits(x_m, y_m)
             replayed, logits = self._working(x, x_m)
             consistency = F.mse_loss(replayed, z)
             loss = F.cross_entropy(logits, y) + self.consistency_weight * consistency
@@ -58,15 +58,8 @@ class ConsistentReplay(ER):
         return replayed, logits
 
     @abstractmethod
-    def replay_logits(self, x: Tensor, y: Tensor, age: Tensor | None = None) -> Tensor:
-        """What the semantic memories say of a replay batch, without gradient.
-
-        `age` is what `replay_ages` said of it, for those who count by it.
-        """
-
-    def replay_ages(self) -> Tensor | None:
-        """The bins [n] of the ages of the samples just drawn, where the memory knows them."""
-        return None
+    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
+        """What the semantic memories say of a replay batch, without gradient."""
 
     @abstractmethod
     def consolidate(self) -> None:

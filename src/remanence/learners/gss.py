@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
+from remanence.learners import likeness
 from remanence.learners.learner import Learner
 from remanence.learners.predictor import answering
 from remanence.memory.gradients import GradientMemory
@@ -17,10 +16,6 @@ from remanence.records import Samples
 
 FIRST_SCORE = 0.1
 """The score of samples that come when there is nothing to compare them with."""
-AT_ONCE = 16
-"""Gradients are as large as the network: this many are held beside those of the reference."""
-
-T = TypeVar("T")
 
 
 class GSS(Learner):
@@ -59,6 +54,9 @@ class GSS(Learner):
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
         self.memory = GradientMemory(buffer_size, seed=seed, device=self.device)
+        self._compare = (
+            likeness.of_linear_layers if likeness.is_linear(network) else likeness.of_any
+        )
 
     def step(self, images: Tensor, labels: Tensor) -> None:
         """Learn from stream and replay together, then let the batch compete for the memory."""
@@ -91,50 +89,12 @@ class GSS(Learner):
             return
         # In full precision: under autocast vmap has no rule for BatchNorm on every device.
         with answering(self.network), torch.autocast(self.device.type, enabled=False):
-            reference = gradients(self.network, self.normalise(stored.images), stored.labels)
-            considered = score(gradient(self.network, x, y), reference) < 1
+            x_m = self.normalise(stored.images)
+            compared = self._compare(self.network, Samples(x, y), Samples(x_m, stored.labels))
+            considered = compared.batch < 1
             self.tally(considered=considered)
             # A CPU can be asked without waiting, and is spared all gradients but the batch's.
             if self.device.type == "cpu" and self.memory.full and not considered:
                 return
-            scores = _of_each(lambda x, y: score(gradient(self.network, x, y), reference), x, y)
+            scores = compared.each()
         self.memory.add(batch, scores, considered)
-
-
-class Gradient(NamedTuple):
-    """A gradient, or in tensors of one dimension more the gradients of several samples."""
-
-    parts: dict[str, Tensor]
-    """By parameter, flat: [size] or [n, size]."""
-    length: Tensor
-    """The Euclidean norm over all parts: [] or [n]."""
-
-
-def gradient(network: nn.Module, x: Tensor, y: Tensor) -> Gradient:
-    """The gradient of the mean cross-entropy over x [n, ...] and y [n]."""
-    parameters = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
-
-    def loss(parameters: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(functional_call(network, parameters, (x,)), y)
-
-    parts = {name: part.flatten() for name, part in grad(loss)(parameters).items()}
-    lengths = torch.stack([torch.linalg.vector_norm(part) for part in parts.values()])
-    return Gradient(parts, torch.linalg.vector_norm(lengths))
-
-
-def gradients(network: nn.Module, x: Tensor, y: Tensor) -> Gradient:
-    """The gradient of each sample of x [n, ...] and y [n]."""
-    return _of_each(lambda x, y: gradient(network, x, y), x, y)
-
-
-def score(candidate: Gradient, reference: Gradient) -> Tensor:
-    """The score c = max_i cos(g, G_i) + 1, a cosine being 0 where a gradient vanishes."""
-    products = torch.stack([reference.parts[n] @ part for n, part in candidate.parts.items()])
-    cosines = products.sum(0) / (candidate.length * reference.length).clamp(min=1e-16)
-    return cosines.max() + 1
-
-
-def _of_each(function: Callable[[Tensor, Tensor], T], x: Tensor, y: Tensor) -> T:
-    """The function of batches that hold one sample each, the results put together."""
-    each = vmap(function, randomness="different", chunk_size=AT_ONCE)
-    return each(x[:, None], y[:, None])

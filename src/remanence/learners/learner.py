@@ -76,7 +76,7 @@ class Learner(ABC):
         self.finite_steps = torch.zeros((), dtype=torch.int64, device=self.device)
         """Steps until the sum of the losses became infinite or not a number: all, if it has not."""
         self.totals: dict[str, Tensor] = {}
-        """Sums over all steps of what `tally` was given, by name; of `tally_by`, vectors."""
+        """Sums over all steps of what `tally` was given, by name."""
         self._global_random = _global_generator(derive(seed, "global"), self.device)
         self._expects: dict[str, Any] = {}
 
@@ -158,18 +158,9 @@ class Learner(ABC):
                 self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
             self.totals[name] += value.detach() if isinstance(value, Tensor) else value
 
-    def tally_by(self, index: Tensor, bins: int, **values: Tensor) -> None:
-        """Add values [n] to the bins `index` [n] of totals that are vectors."""
-        for name, value in values.items():
-            if name not in self.totals:
-                self.totals[name] = torch.zeros(bins, dtype=torch.float64, device=self.device)
-            self.totals[name].index_add_(0, index, value.to(torch.float64))
-
     def readings(self) -> dict[str, float]:
         """The totals as plain numbers: what the training loop notes now and then."""
-        return {
-            name: float(total) for name, total in sorted(self.totals.items()) if total.ndim == 0
-        }
+        return {name: float(total) for name, total in sorted(self.totals.items())}
 
     def histograms(self) -> dict[str, dict[str, list[int]]]:
         """What was counted in bins, by name: noted once, at the end of a run."""

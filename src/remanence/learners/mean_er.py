@@ -47,7 +47,7 @@ class MeanER(ConsistentReplay):
             network, decay=decay, rate=rate, name="mean", update=update, seed=seed
         )
 
-    def replay_logits(self, x: Tensor, y: Tensor, age: Tensor | None = None) -> Tensor:
+    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
         """The one memory's logits."""
         return self.mean(x)
 

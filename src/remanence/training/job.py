@@ -7,6 +7,7 @@ import errno
 import platform
 import traceback
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,6 +98,7 @@ def execute(
             **place,
             "python": platform.python_version(),
             "host": platform.node(),
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
         for (member, seed), folder, run in zip(job.members, folders, runs, strict=True):
             about = {"stream": member.stream, "method": member.method, "buffer": member.buffer}

@@ -131,6 +131,23 @@ def check_method(method: str) -> None:
         )
 
 
+def default_values(
+    stream: str, method: str, buffer: int | None, dataset: str | None
+) -> dict[str, float]:
+    """The hyperparameters of a run for which none were given."""
+    return _values(stream, method, buffer, {}, accepted(find_learner(method)), dataset, [])
+
+
+def whole_settings(method: str) -> frozenset[str]:
+    """The names of those that are whole numbers."""
+    return _whole(accepted(find_learner(method)))
+
+
+def _whole(takes: Takes) -> frozenset[str]:
+    counts = (name for name, p in takes.items() if p.annotation in (int, "int"))
+    return frozenset((*TRAINING_KEYS, *counts))
+
+
 def choose_device(device: str, precision: str | None = None, engine: str | None = None) -> str:
     """The device of this machine to train on, found fit for what is asked of it."""
     if device == "auto":
@@ -198,7 +215,7 @@ def _values(
 ) -> dict[str, float]:
     others = {"seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update"}
     allowed = {*takes} - others
-    whole = whole_settings(takes)
+    whole = _whole(takes)
     for key, value in given.items():
         if key not in allowed and key not in TRAINING_KEYS:
             raise ValueError(
@@ -228,11 +245,6 @@ def _values(
     if dataset == "mnist5k" and "epochs" not in given:
         values["epochs"] *= SMALL_EPOCHS
     return values | given
-
-
-def whole_settings(takes: Takes) -> set[str]:
-    """The settings of a method, and of the loop, that are whole numbers."""
-    return {*TRAINING_KEYS, *(k for k, p in takes.items() if p.annotation in (int, "int"))}
 
 
 def _check_shares(values: Mapping[str, float], ranks: int) -> None:

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import torch
 
+from remanence.lock import LockedError
 from remanence.manifest import DamagedError
 from remanence.results import RunFolder
 from remanence.training.build import Settings
@@ -60,8 +61,10 @@ def make_runs(
     for seed, folder in folders.items():
         if seed in missing:
             folder.refuse_if_locked()
-        else:  # a process may have been killed between the run's last file and this
-            shelf_of(settings, folder, seed).clear()
+            continue
+        with contextlib.suppress(LockedError, OSError):  # then another process does this
+            folder.refuse_if_locked()
+            shelf_of(settings, folder, seed).clear()  # of one killed after the run's last file
     members = [(settings, seed) for seed in missing]
     jobs = jobs_for(members, out, resume, checkpoint_every, side_by_side)
     failed = execute_all(jobs, workers=workers, threads=threads, tell=tell)
@@ -102,25 +105,28 @@ def jobs_for(
     side_by_side: int,
 ) -> list[Job]:
     """The runs as jobs: one each on a CPU; on a GPU, groups that can go on together."""
+    on_gpu = any(settings.device != "cpu" for settings, _ in members)
+    groups = _groups(members, out, side_by_side if on_gpu else 1, resume)
+    return [_job(group, out, resume, checkpoint_every) for group in groups]
+
+
+def _groups(members: Sequence[Member], out: Path, width: int, resume: bool) -> list[list[Member]]:
+    """The runs in groups of at most `width` that can go on from a common position."""
     groups: list[list[Member]] = []
     shared: set[Position] = set()
     for settings, seed in members:
         places = {Position()}
-        if settings.device != "cpu" and resume:
+        if resume and width > 1:
             kept = shelf_of(settings, settings.folder(out, seed), seed).whole(warn=False)
             places = {checkpoint.position for checkpoint in kept} or places
-        if groups and _has_room(groups[-1], settings, side_by_side) and shared & places:
+        room = groups and len(groups[-1]) < width and together(groups[-1][0][0], settings)
+        if room and shared & places:
             groups[-1].append((settings, seed))
             shared &= places
         else:
             groups.append([(settings, seed)])
             shared = places
-    return [_job(group, out, resume, checkpoint_every) for group in groups]
-
-
-def _has_room(group: Sequence[Member], settings: Settings, side_by_side: int) -> bool:
-    width = 1 if settings.device == "cpu" else side_by_side
-    return len(group) < width and together(group[0][0], settings)
+    return groups
 
 
 def _job(group: Sequence[Member], out: Path, resume: bool, checkpoint_every: float) -> Job:

@@ -40,10 +40,11 @@ def noticed() -> Iterator[Stop]:
         return
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
     for signum, handler in before.items():
-        if handler is not signal.SIG_IGN:  # a shell's background jobs do not hear Ctrl-C
+        if handler not in (signal.SIG_IGN, None):  # a shell's background jobs hear no Ctrl-C
             signal.signal(signum, stop.insist)
     try:
         yield stop
     finally:
         for signum, handler in before.items():
-            signal.signal(signum, handler)
+            if handler is not None:  # None: not Python's to restore
+                signal.signal(signum, handler)

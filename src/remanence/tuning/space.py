@@ -13,7 +13,7 @@ from typing import Any
 
 from remanence.data import Dataset
 from remanence.training import Settings
-from remanence.training.build import accepted, build_run, find_learner
+from remanence.training.build import build_run
 from remanence.training.plan import whole_settings
 
 FORMS = "name=low:high, name=low:high:log, name=a,b,c or a file of such, say space.toml"
@@ -146,7 +146,7 @@ def _numbers(words: Sequence[str]) -> list[float]:
 
 def fitted(space: Space, method: str) -> Space:
     """The space with whole numbers where the method's settings are whole numbers."""
-    whole = whole_settings(accepted(find_learner(method)))
+    whole = whole_settings(method)
     return {name: _whole(name, part) if name in whole else part for name, part in space.items()}
 
 

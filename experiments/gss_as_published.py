@@ -1,0 +1,55 @@
+"""GSS with the published code's bookkeeping, to see what our two departures from it are worth.
+
+Samples of a batch compete one after another, each against the scores that the ones before it left,
+and samples that fill free rows are stored with the score of their batch instead of their own. From
+this folder, with full MNIST where `remanence` finds it:
+
+    remanence run p-mnist --method gss --buffer 500 --seeds 0:3
+    remanence run p-mnist --method gss_as_published:AsPublished --buffer 500 --seeds 0:3 \
+        --lr 0.1 --batch 128 --memory-batch 128 --set gss_batch=10 --epochs 1
+"""
+
+from __future__ import annotations
+
+import torch
+
+from remanence.learners import GSS, likeness
+from remanence.learners.gss import FIRST_SCORE
+from remanence.learners.predictor import answering
+from remanence.records import Samples
+
+
+class AsPublished(GSS):
+    """One sample after another, on the host."""
+
+    capturable = False
+
+    def select(self, batch: Samples) -> None:
+        """Score the batch, and its samples as far as they are considered."""
+        memory = self.memory
+        stored = memory.draw(self.gss_batch)
+        of_batch, of_each = FIRST_SCORE, torch.zeros(0)
+        if stored is not None:
+            x = Samples(self.normalise(batch.images), batch.labels)
+            x_m = Samples(self.normalise(stored.images), stored.labels)
+            with answering(self.network):
+                compared = likeness.of_linear_layers(self.network, x, x_m)
+                of_batch = float(compared.batch)
+                if of_batch < 1:
+                    of_each = compared.each()
+        for i in range(len(batch.labels)):
+            sample = Samples(batch.images[i : i + 1], batch.labels[i : i + 1])
+            if not memory.full:
+                row, score = memory.filled, of_batch
+                memory.filled += 1
+            elif of_batch < 1:
+                scores = memory.scores[: memory.capacity]
+                row = int(torch.multinomial(scores, 1, generator=memory.insertion))
+                score = float(of_each[i])
+                coin = float(torch.rand((), generator=memory.insertion))
+                if coin >= scores[row] / (scores[row] + score):
+                    continue
+            else:
+                return
+            memory.scores[row] = score
+            memory._write(torch.tensor([row]), sample)

@@ -1,0 +1,59 @@
+"""Runs side by side on a real GPU go on bit for bit."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from remanence.training import Settings, plan
+from remanence.training.job import Job, execute
+from remanence.training.loop import Interrupted, Progress
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
+
+
+def settings(engine: str) -> Settings:
+    made = plan(
+        *("s-mnist", "clser", 200),
+        dataset="mnist5k",
+        device="cuda",
+        engine=engine,
+        deterministic=True,
+        given={"epochs": 1, "batch": 10},
+    )
+    return replace(made, notes=())
+
+
+def silent(progress: Progress) -> None:
+    pass
+
+
+@pytest.mark.parametrize("engine", ["eager", "captured"])
+@pytest.mark.parametrize("step", [90, 250])
+def test_a_group_goes_on_bit_for_bit(engine: str, step: int, tmp_path: Path) -> None:
+    what, seeds = settings(engine), (0, 1, 2)
+    execute(Job(what, seeds, str(tmp_path / "whole")), silent)
+    taken = 0
+
+    def stop() -> int:
+        nonlocal taken
+        taken += 1
+        return 15 if taken == step else 0
+
+    stopped = str(tmp_path / "stopped")
+    with pytest.raises(Interrupted):
+        execute(Job(what, seeds, stopped), silent, stop)
+    execute(Job(what, seeds, stopped, resume=True), silent)
+    for seed in seeds:
+        one, other = (what.folder(tmp_path / name, seed).path for name in ("whole", "stopped"))
+        assert what.folder(tmp_path / "stopped", seed).read("timing.json")["resumed"] == [step]
+        for name in ("result.json", "learner.safetensors", "events.jsonl"):
+            assert (one / name).read_bytes() == (other / name).read_bytes(), (seed, name)

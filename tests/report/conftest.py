@@ -1,0 +1,47 @@
+"""One report for all tests that read it: drawing is what takes the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.report import made
+from tests.report.browser import PROGRAMS, Tab, browser, program
+
+from remanence.report.content import Report, compose
+from remanence.report.page import page
+from remanence.report.runs import collect
+
+
+@pytest.fixture(scope="session")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
+    """Five methods, two seeds each, one folder that is no run."""
+    root = made.make_runs(tmp_path_factory.mktemp("made"), seeds=2)
+    (root / "holiday").mkdir()
+    (root / "holiday" / "beach.jpg").touch()
+    return compose(collect([root]), "Runs")
+
+
+@pytest.fixture(scope="session")
+def html(report: Report) -> str:
+    """Its page."""
+    return page(report)
+
+
+@pytest.fixture(scope="session")
+def page_file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page on disk, as a reader has it."""
+    file = tmp_path_factory.mktemp("page") / "report.html"
+    file.write_text(html, encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Tab]:
+    """A browser. Where there is none the test is skipped, which in CI is a failure."""
+    path = program()
+    if path is None:
+        pytest.skip(f"no Chromium: none of {', '.join(PROGRAMS)} is installed")
+    with browser(path) as tab:
+        yield tab

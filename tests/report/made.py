@@ -1,0 +1,193 @@
+"""Run folders made by hand: everything that a report reads, without any training."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from remanence.report.runs import Run, Setting, collect
+from remanence.results import RunFolder, settings_hash, write_json
+from remanence.training.build import Settings
+from remanence.training.plan import default_values
+
+NETWORKS = {
+    "clser": ("stable", "plastic", "working"),
+    "mean-er": ("mean", "working"),
+}
+TASKS = [f"classes {2 * i} to {2 * i + 1}" for i in range(5)]
+SIGMAS = [0.0, 0.05, 0.1]
+
+
+def config(
+    stream: str = "s-mnist",
+    method: str = "clser",
+    buffer: int | None = 500,
+    *,
+    seed: int = 0,
+    dataset: str | None = "mnist",
+    values: Mapping[str, float] | None = None,
+    **others: Any,
+) -> dict[str, Any]:
+    """What `config.json` holds of a run on a CPU; `values` are added to the usual ones."""
+    usual = default_values(stream, method, buffer, dataset)
+    settings = Settings(
+        stream=stream,
+        method=method,
+        buffer=buffer,
+        values={**usual, **(values or {})},
+        network=others.pop("network", "mlp"),
+        dataset=dataset,
+        data_checksum="0123456789abcdef",
+        **others,
+    )
+    deciding = settings.deciding()
+    return {
+        **deciding,
+        "data": dataset or "own",
+        "hash": settings_hash(deciding),
+        "notes": [],
+        "published": dataset == "mnist" and not values and not others,
+        "seed": seed,
+        "classes": 10,
+        "tasks": 5,
+    }
+
+
+def numbers(mean: float, tasks: int = 5) -> dict[str, Any]:
+    """An accuracy matrix that ends with `mean` on every test."""
+    first: list[float | None] = [10.0] * tasks
+    matrix = [first]
+    for moment in range(tasks):
+        row = [mean + (tasks - 1 - moment)] * (moment + 1)
+        matrix.append([*row, *[0.0] * (moment < tasks - 1), *[None] * (tasks - moment - 2)])
+    return {"matrix": matrix, "mean": mean, "forgetting": 100 - mean}
+
+
+def result(means: Mapping[str, float], tests: Sequence[str] = TASKS) -> dict[str, Any]:
+    """What `result.json` holds; `means` by network."""
+    whole = {"matrix": [[10.0], [0.0]], "forgetting": None}
+    return {
+        "moments": ["start", *(tests if len(tests) > 1 else ["the stream"])],
+        "tests": list(tests),
+        "predictors": {
+            name: {
+                "class_il": numbers(mean) if len(tests) > 1 else {**whole, "mean": mean},
+                "task_il": numbers(98.0) if len(tests) > 1 else None,
+                "per_class": [mean] * 9 + [None],
+            }
+            for name, mean in means.items()
+        },
+        "complete": True,
+        "steps": 1000,
+        "totals": {},
+    }
+
+
+def analysis(names: Sequence[str], *, ece: float = 0.05) -> dict[str, Any]:
+    """What `analysis.json` holds."""
+    bins = [
+        {"lower": 0.0, "upper": 0.5, "count": 0, "accuracy": None, "confidence": None},
+        {"lower": 0.5, "upper": 1.0, "count": 10, "accuracy": 0.8, "confidence": 0.9},
+    ]
+    diagonal = [[90 if i == j else 1 for j in range(10)] for i in range(10)]
+    of_each = {
+        "calibration": {"ece": ece, "bins": bins},
+        "flatness": {
+            "sigmas": SIGMAS,
+            "draws": 2,
+            "samples": 100,
+            "accuracy": [95.0, 80.0, 40.0],
+            "accuracy_std": [0.0, 1.0, 2.0],
+            "loss": [0.1, 0.5, 2.0],
+            "loss_std": [0.0, 0.1, 0.2],
+        },
+        "task_probabilities": {
+            "names": TASKS,
+            "kind": "task",
+            "mass": [0.1, 0.1, 0.1, 0.2, 0.5],
+        },
+        "confusion": {"classes": list(range(10)), "counts": diagonal},
+    }
+    alike = [[1.0 if i == j else 0.95 for j in range(len(names))] for i in range(len(names))]
+    return {
+        "format": 1,
+        "predictors": dict.fromkeys(names, of_each),
+        "agreement": {"predictors": list(names), "matrix": alike},
+    }
+
+
+def events(method: str) -> list[dict[str, Any]]:
+    """What `events.jsonl` holds, a line each."""
+    found: list[dict[str, Any]] = [{"event": "evaluation", "step": 0, "task": -1}]
+    for step in range(100, 1001, 100):
+        totals = {"loss": 0.5 * step}
+        if method == "clser":
+            totals |= {"consistency": 0.1 * step, "stable_used": 8.0 * step}
+            totals |= {"plastic_used": 24.0 * step}
+        found.append({"event": "totals", "step": step, **totals})
+        if method != "sgd":
+            found.append({"event": "memory", "step": step, "classes": [step // 20] * 10})
+        if step % 200 == 0:
+            found.append({"event": "evaluation", "step": step, "task": step // 200 - 1})
+    if method == "clser":
+        ages = {"edges": [1, 2, 4], "stable": [10, 40], "total": [100, 100]}
+        found.append({"event": "ages", "step": 1000, **ages})
+    return found
+
+
+def make_run(
+    root: Path,
+    stream: str = "s-mnist",
+    method: str = "clser",
+    buffer: int | None = 500,
+    *,
+    seed: int = 0,
+    mean: float = 92.0,
+    analysed: bool = True,
+    tests: Sequence[str] = TASKS,
+    **settings: Any,
+) -> Path:
+    """Write a run's folder; networks after the first score half a point less each."""
+    about = config(stream, method, buffer, seed=seed, **settings)
+    folder = RunFolder.place(root, stream, method, buffer, about["hash"], seed)
+    names = NETWORKS.get(method, ("working",))
+    folder.begin(about)
+    write_json(
+        folder.path / "result.json",
+        result({name: mean - 0.5 * i for i, name in enumerate(names)}, tests),
+    )
+    write_json(
+        folder.path / "timing.json",
+        {"seconds": 75.0, "torch": "2.13.0", "processor": "AVX2", "host": "here"}
+        | {"finished": "2026-01-02T03:04:05+00:00"},
+    )
+    lines = [json.dumps(event) for event in events(method)]
+    (folder.path / "events.jsonl").write_text("\n".join(lines) + "\n")
+    if analysed:
+        write_json(folder.path / "analysis.json", analysis(names))
+    return folder.path
+
+
+def make_runs(root: Path, *, seeds: int = 3, **settings: Any) -> Path:
+    """CLS-ER, Mean-ER, DER++, ER and SGD on s-mnist, several seeds of each."""
+    means = {"clser": 92.0, "mean-er": 91.0, "derpp": 91.0, "er": 86.0, "sgd": 19.6}
+    for method, mean in means.items():
+        buffer = None if method == "sgd" else 500
+        for seed in range(seeds):
+            make_run(root, method=method, buffer=buffer, seed=seed, mean=mean + seed, **settings)
+    return root
+
+
+def setting(root: Path, **about: Any) -> Setting:
+    """The only setting of a folder with one run in it."""
+    make_run(root, **about)
+    (found,) = collect([root]).settings
+    return found
+
+
+def only_run(root: Path) -> Run:
+    """The only run of a folder."""
+    (found,) = collect([root]).runs
+    return found

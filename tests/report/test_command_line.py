@@ -1,0 +1,112 @@
+"""`remanence report` as a user meets it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from tests.report import made
+
+from remanence.cli import main
+
+
+@pytest.fixture(autouse=True)
+def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A folder of the test's own, and signals as they were."""
+    monkeypatch.chdir(tmp_path)
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def test_a_page_and_its_figures(capfd: pytest.CaptureFixture[str]) -> None:
+    made.make_run(Path("runs"), method="er")
+    status = main(["report", "--figures", "figures", "--as-is"])
+    out, err = capfd.readouterr()
+    assert (status, err) == (0, "")
+    assert out == "wrote report.html and 7 figures in figures\n"
+    assert Path("report.html").read_text().startswith("<!doctype html>")
+    names = {path.stem for path in Path("figures").iterdir()}
+    assert len(names) == 7
+    for name in names:
+        data = json.loads(Path(f"figures/{name}.json").read_text())
+        assert data["name"] == name
+        assert data["panels"]
+        assert Path(f"figures/{name}.svg").read_text().startswith("<?xml")
+
+
+@pytest.mark.parametrize(
+    ("form", "begins"), [("md", "# Report on runs\n"), ("tex", "% Report on runs: 1 run: CLS-ER")]
+)
+def test_tables_alone(form: str, begins: str, capfd: pytest.CaptureFixture[str]) -> None:
+    made.make_run(Path("runs"))
+    assert main(["report", "runs", "--format", form, "--as-is"]) == 0
+    assert capfd.readouterr().out == f"wrote report.{form}\n"
+    assert Path(f"report.{form}").read_text().startswith(begins)
+
+
+def test_figures_as_pdf_and_a_title_of_ones_own() -> None:
+    (made.make_run(Path("a"), method="sgd", buffer=None, analysed=False) / "events.jsonl").unlink()
+    words = ["report", "a", "-o", "deep/er/x.md", "--format", "md", "--title", "My *runs*"]
+    assert main([*words, "--figures", "f", "--figure-format", "pdf", "--as-is"]) == 0
+    assert Path("deep/er/x.md").read_text().startswith("# My \\*runs\\*\n")
+    assert {path.suffix for path in Path("f").iterdir()} == {".pdf", ".json"}
+
+
+def test_missing_analyses_are_made_from_real_runs(capfd: pytest.CaptureFixture[str]) -> None:
+    short = ["--dataset", "mnist5k", "--epochs", "1", "--quiet"]
+    assert main(["run", "--method", "clser", *short]) == 0
+    capfd.readouterr()
+    assert main(["report", "--format", "md", "--figures", "figures"]) == 0
+    err = capfd.readouterr().err
+    assert "analysing runs/s-mnist/clser-500-" in err
+    assert "(1 of 1)" in err
+    assert len([*Path("runs").rglob("analysis.json")]) == 1
+    made_now = {path.stem.rsplit("-", 1)[1] for path in Path("figures").iterdir()}
+    assert made_now == {
+        *("tasks", "probabilities", "calibration", "flatness", "confusion"),
+        *("agreement", "losses", "provided", "memory"),
+    }
+    text = Path("report.md").read_text()
+    assert "remanence run s-mnist --method clser --buffer 500 --seeds 0 --epochs 1" in text
+    assert "paper" not in text.split("## The paper's claims")[0].replace("the paper's figures", "")
+    assert main(["report", "--format", "md"]) == 0
+    assert "analysing" not in capfd.readouterr().err
+    assert Path("report.md").read_text() == text
+
+
+def test_where_data_are_not_there_the_report_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+    made.make_run(Path("runs"), method="er", analysed=False)
+    Path("nothing").mkdir()
+    assert main(["report", "--data", "nothing", "-o", "x.html", "--quiet"]) == 0
+    assert capfd.readouterr().err == ""
+    assert "Without an analysis (" in Path("x.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (["nowhere"], "nowhere is not a folder; expected one with runs in it"),
+        (["empty"], "there are no runs in empty; `remanence run --out DIR` makes some"),
+        (["runs", "-o", "file/x.html"], "-o file cannot be written"),
+        (["runs", "-o", "empty"], "-o empty is a folder; expected the name of a file"),
+        (["runs", "--figures", "file"], "--figures file cannot be written"),
+        (["runs", "--format", "docx"], "docx"),
+    ],
+)
+def test_bad_input_is_answered_in_one_sentence(
+    words: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    made.make_run(Path("runs"))
+    Path("empty").mkdir()
+    Path("file").write_text("kept")
+    assert main(["report", *words, "--as-is"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("remanence: ")
+    assert complaint in err
+    assert err.count("\n") == 1
+    assert Path("file").read_text() == "kept"

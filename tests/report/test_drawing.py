@@ -1,0 +1,136 @@
+"""Drawings: the same bytes again, names as they are, one palette in two versions."""
+
+from __future__ import annotations
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+from tests.report import made
+
+from remanence.report.drawing import LONGEST, TURNS, inline_svg, save
+from remanence.report.figures import figures, overview
+from remanence.report.panels import Bars, Figure, HeatMap, Look, Series
+from remanence.report.runs import collect
+from remanence.report.style import DARK, LIGHT
+
+ODD = """a<b>&"c" $x_1$ \\frac 0.12345 #1c2127 url(#"""
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Figure]:
+    root = tmp_path_factory.mktemp("runs")
+    made.make_run(root, seed=0)
+    made.make_run(root, seed=1)
+    made.make_run(root, method="er")
+    (setup,) = collect([root]).setups
+    first = overview(setup)
+    assert first is not None
+    return [first, *figures(setup, 500)]
+
+
+def texts(svg: str) -> list[str]:
+    return [element.text or "" for element in ET.fromstring(svg).iter() if "text" in element.tag]
+
+
+def test_figures_are_drawn_the_same_again(drawn: list[Figure], tmp_path: Path) -> None:
+    kinds = {type(figure.panels[0]): figure for figure in drawn}
+    assert len(kinds) == 6
+    for figure in kinds.values():
+        for number in (1, 2):
+            save(figure, tmp_path / f"{number}.svg", "svg")
+        first, second = ((tmp_path / f"{n}.svg").read_bytes() for n in (1, 2))
+        assert first == second, figure.name
+        assert b"<dc:date>" not in first
+        root = ET.fromstring(first)
+        assert root.tag.endswith("svg")
+
+
+def test_pdf_files_are_the_same_again_too(drawn: list[Figure], tmp_path: Path) -> None:
+    for number in (1, 2):
+        save(drawn[0], tmp_path / f"{number}.pdf", "pdf")
+    first, second = ((tmp_path / f"{n}.pdf").read_bytes() for n in (1, 2))
+    assert first == second
+    assert first.startswith(b"%PDF")
+    assert b"CreationDate" not in first
+
+
+def test_heat_maps_carry_their_numbers(drawn: list[Figure]) -> None:
+    (tasks,) = (figure for figure in drawn if figure.name.endswith("tasks"))
+    first = tasks.panels[0]
+    assert isinstance(first, HeatMap)
+    shown = texts(inline_svg(first, "x", "x"))
+    numbers = [f"{v:.0f}" for row in first.values for v in row if v is not None]
+    for number in set(numbers):
+        assert shown.count(number) >= numbers.count(number)
+
+
+def test_every_figure_is_inline_without_a_colour_of_its_own(drawn: list[Figure]) -> None:
+    for figure in drawn:
+        for number, panel in enumerate(figure.panels):
+            svg = inline_svg(panel, f"{figure.name}-{number}", figure.title)
+            ET.fromstring(svg)
+            # Classes in memory have a scale of their own, the same on light and dark.
+            left = set(re.findall(r"#[0-9a-f]{6}", svg))
+            assert not left or figure.name.endswith("memory"), (figure.name, left)
+            used = set(re.findall(r"var\(--([a-z-]+)\)", svg))
+            assert used
+            assert used <= set(LIGHT) == set(DARK)
+            assert "DejaVu" not in svg
+            for name in re.findall(r' id="([^"]*)"', svg):
+                assert name.startswith(f"{figure.name}-{number}-")
+
+
+def test_names_are_shown_as_they_are() -> None:
+    panel = Bars(ODD, ODD, ODD, (ODD, "b"), (Series(ODD, Look("blue"), (1.0, 2.0)),))
+    svg = inline_svg(panel, "x", f"about {ODD}")
+    assert texts(svg).count(ODD) == 2
+    assert texts(svg).count(f"{ODD[: LONGEST - 1]}…") == 2
+    assert ET.fromstring(svg).attrib["aria-label"] == f"about {ODD}"
+
+
+def test_long_names_leave_room() -> None:
+    long = "m" * 500
+    panel = HeatMap(long, (long,), (long, "b"), ((1.0, 2.0),), "", "")
+    shown = texts(inline_svg(panel, "x", "x"))
+    assert [len(text) for text in shown if "m" in text] == [LONGEST] * 3
+
+
+def test_gaps_are_drawn_as_gaps() -> None:
+    nothing = HeatMap("", ("a",), ("b", "c"), ((None, 5.0),), "", "")
+    assert texts(inline_svg(nothing, "x", "x")).count("5") == 1
+    json.dumps(Figure("x", "x", "x", (nothing,)).data(), allow_nan=False)
+
+
+def contrast(first: str, second: str) -> float:
+    """As the accessibility guidelines define it."""
+
+    def luminance(colour: str) -> float:
+        channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+        linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(first), luminance(second)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def mixed(colour: str, page: str, depth: float) -> str:
+    channels = (
+        round(int(a, 16) * depth + int(b, 16) * (1 - depth))
+        for a, b in ((colour[i : i + 2], page[i : i + 2]) for i in (1, 3, 5))
+    )
+    return "#" + "".join(f"{channel:02x}" for channel in channels)
+
+
+@pytest.mark.parametrize(("palette", "page"), [(LIGHT, "#ffffff"), (DARK, "#12161b")])
+def test_text_and_lines_stand_out(palette: dict[str, str], page: str) -> None:
+    assert contrast(palette["ink"], page) > 7
+    assert contrast(palette["soft"], page) > 4.5
+    for name in ("blue", "vermillion", "green", "purple", "ochre", "teal", "grey"):
+        assert contrast(palette[name], page) > 3, name
+    # Numbers on a heat map change their colour where the cells get deep.
+    for depth in (0.0, 0.3, 0.6, TURNS, TURNS + 0.001, 0.8, 1.0):
+        ink = palette["on-heat" if depth > TURNS else "ink"]
+        assert contrast(ink, mixed(palette["heat"], page, depth)) > 3.8, depth

@@ -1,0 +1,148 @@
+"""The page as text: escaped, deterministic, whole, whatever the runs."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+from tests.report import made
+
+from remanence.report.content import Report, compose
+from remanence.report.latex import latex
+from remanence.report.markdown import markdown
+from remanence.report.page import page
+from remanence.report.runs import collect
+
+EVIL = """<script>alert("1")</script>|$x$ `y` \\input{z} %& __a__ [b](c)"""
+VOID = {"meta", "link", "br"}
+
+
+class Elements(HTMLParser):
+    """Every tag that is opened is closed, in order; ids and links are noted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: Counter[str] = Counter()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.seen[tag] += 1
+        found = dict(attrs)
+        if found.get("id"):
+            self.ids.append(str(found["id"]))
+        if tag == "a":
+            self.links.append(str(found["href"]))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def elements(html: str) -> Elements:
+    found = Elements()
+    found.feed(html)
+    assert found.open == []
+    return found
+
+
+def test_the_page_is_well_formed_and_its_links_lead_on(report: Report, html: str) -> None:
+    found = elements(html)
+    assert len(found.ids) == len(set(found.ids))
+    assert {link for link in found.links if link[1:] not in found.ids} == set()
+    assert all(link.startswith("#") for link in found.links)
+    assert found.seen["h1"] == 1
+    assert found.seen["svg"] == sum(len(figure.panels) for figure in report.figures())
+
+
+def test_it_needs_nothing_else(html: str) -> None:
+    assert not re.findall(r'(?:src|href)="(?!#|data:)', html.replace("xlink:", ""))
+    assert "@import" not in html
+    assert "default-src 'none'" in html
+
+
+def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+    made.make_run(tmp_path, method="er")
+    first, second = (page(compose(collect([tmp_path]), "Runs")) for _ in range(2))
+    assert first == second
+
+
+def test_what_it_says(report: Report, html: str) -> None:
+    for words in (
+        "10 runs: CLS-ER, Mean-ER, DER++, ER and SGD on s-mnist.",
+        "92.05 ± 0.32",
+        "remanence run s-mnist --method clser --buffer 500 --seeds 0:2 --dataset mnist",
+        "Table S1: the networks of CLS-ER",
+        "CLS-ER converges to flatter minima than ER and DER++.",
+        "finished",
+    ):
+        assert words in html
+    for words in ("| CLS-ER | 500 | stable | 92.50 ± 0.71 |", "```sh", "not borne out"):
+        assert words in markdown(report)
+    for words in (r"\toprule", r"92.50 $\pm$ 0.71", r"% remanence run s-mnist --method clser"):
+        assert words in latex(report)
+
+
+def test_names_and_values_of_users_are_escaped_everywhere(tmp_path: Path) -> None:
+    folder = made.make_run(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"stream": EVIL, "method": EVIL, "data": EVIL, "network": EVIL, "notes": [EVIL]}
+    config["dataset"] = None
+    (folder / "config.json").write_text(json.dumps(config))
+    result = json.loads((folder / "result.json").read_text())
+    stable = result["predictors"].pop("stable")
+    result["predictors"] = {EVIL: stable, **result["predictors"]}
+    (folder / "result.json").write_text(json.dumps(result))
+    (folder / "timing.json").write_text(json.dumps({"host": EVIL, "processor": EVIL}))
+    names = [EVIL, "plastic", "working"]
+    (folder / "analysis.json").write_text(json.dumps(made.analysis(names)))
+    stranger = tmp_path / "<img src=x onerror=alert(1)>"
+    stranger.mkdir()
+    (stranger / "x").touch()
+    report = compose(collect([tmp_path]), EVIL)
+    assert report.figures()
+    html = page(report)
+    found = elements(html)
+    assert found.seen["script"] == 1
+    assert found.seen["img"] == 0
+    assert "alert(&#34;1&#34;)" in html
+    plain = markdown(report)
+    fences = re.sub(r"^(`{3,})sh\n.*?^\1$", "", plain, flags=re.MULTILINE | re.DOTALL)
+    assert "<script" not in fences
+    assert not re.search(r"(?<!\\)`y`", re.sub(r"``.*?``", "", fences))
+    source = latex(report)
+    lines = [line for line in source.splitlines() if not line.startswith("%")]
+    assert not any(r"\input" in line for line in lines)
+    assert not any(
+        re.search(r"(?<!\\)[%&_]", line) for line in lines if "alert" in line and " & " not in line
+    )
+
+
+def test_partial_failed_and_foreign_folders_are_listed(tmp_path: Path) -> None:
+    (made.make_run(tmp_path) / "result.json").unlink()
+    (made.make_run(tmp_path, seed=1) / "result.json").write_text("no JSON")
+    report = compose(collect([tmp_path]), "Nothing yet")
+    html = page(report)
+    elements(html)
+    assert "No run has finished." in html
+    assert "unfinished" in html
+    assert "damaged" in html
+    assert "unfinished" in markdown(report)
+    assert latex(report).startswith("% Nothing yet: No run has finished.")
+
+
+def test_runs_without_an_analysis_say_why(tmp_path: Path) -> None:
+    made.make_run(tmp_path, analysed=False)
+    found = collect([tmp_path])
+    report = compose(found, "Runs", {found.runs[0].place: "its data are not here"})
+    assert "Without an analysis (its data are not here): CLS-ER 500." in page(report)

@@ -1,0 +1,64 @@
+"""Manifests vouch for themselves and for the files beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from remanence.manifest import DamagedError, as_json, digest, read_manifest, write_manifest
+
+CONTENT = {"of": {"method": "er", "seed": 3}, "step": 12, "seconds": 0.25}
+
+
+def test_a_manifest_comes_back_as_it_was_written(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "m", CONTENT)
+    assert read_manifest(tmp_path / "m") == {
+        "format": 1,
+        **CONTENT,
+    }
+
+
+@given(place=st.integers(0, 10_000), bit=st.integers(0, 7))
+def test_no_altered_bit_goes_unnoticed(
+    place: int, bit: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "manifest"
+    write_manifest(path, CONTENT)
+    content = bytearray(path.read_bytes())
+    content[place % len(content)] ^= 1 << bit
+    path.write_bytes(content)
+    with contextlib.suppress(DamagedError):  # or it was white space between the values
+        assert read_manifest(path) == {"format": 1, **CONTENT}
+
+
+def test_a_value_changed_by_hand_is_noticed(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "m", CONTENT)
+    content = json.loads((tmp_path / "m").read_text())
+    (tmp_path / "m").write_bytes(as_json({**content, "step": 13}))
+    with pytest.raises(DamagedError, match="m is damaged: its own checksum does not fit"):
+        read_manifest(tmp_path / "m")
+
+
+def test_another_version_is_named(tmp_path: Path) -> None:
+    write_manifest(tmp_path / "m", {**CONTENT, "format": 7})
+    with pytest.raises(ValueError, match="has format 7; this version reads format 1") as error:
+        read_manifest(tmp_path / "m")
+    assert not isinstance(error.value, DamagedError)
+
+
+def test_a_missing_one_is_damaged(tmp_path: Path) -> None:
+    with pytest.raises(DamagedError, match="m cannot be read: No such file"):
+        read_manifest(tmp_path / "m")
+
+
+def test_digests_tell_contents_apart() -> None:
+    assert digest(b"a") != digest(b"b")
+    assert digest(b"") == {
+        "bytes": 0,
+        "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    }
