@@ -81,7 +81,7 @@ class ReproduceOptions:
     """Runs at once on this machine: as many as cores unless given; on a GPU one group."""
     threads: Count = 1
     """Threads of each run; more change the last digits of the results."""
-    side_by_side: Count = 4
+    side_by_side: Count = 8
     """Runs trained at once on one GPU."""
     checkpoint_every: Seconds = 60.0
     """Seconds from one checkpoint to the next; the end of a task has one as well."""

@@ -110,7 +110,7 @@ class RunOptions:
     """On a GPU: steps one operation at a time, as CUDA graphs (the default), or those compiled."""
     deterministic: Switch = False
     """On a GPU: the same bits again for the same seed, a little slower."""
-    side_by_side: Count = 4
+    side_by_side: Count = 8
     """Seeds trained at once on one GPU."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
