@@ -63,21 +63,26 @@ def parse(argv: list[str] | None = None) -> Options:
             )
     except SystemExit as end:
         if end.code:
-            raise ValueError(_sentence(complaint.getvalue())) from None
+            words = sys.argv[1:] if argv is None else argv
+            raise ValueError(_sentence(complaint.getvalue(), words[0] if words else "")) from None
         raise
 
 
-def _sentence(box: str) -> str:
+def _sentence(box: str, verb: str) -> str:
     """The heart of what tyro says in a box: what is wrong, what was meant, and where help is."""
     text = re.sub(r"\x1b\[[0-9;]*m|[│╭╮╰╯]", "", box).replace("─", "-")
     _, *parts = re.split(r"-{10,}", text)  # after its title, by its rules
     if not parts:
         return text.strip()
     wrong = " ".join(parts[0].split()).rstrip(".").removeprefix("Error parsing ")
-    meant = dict.fromkeys(re.findall(r"^ +(--[a-z-]+)", "\n".join(parts[1:]), re.MULTILINE))
+    # A flag, what it does, and the verbs that have it.
+    flags = re.findall(r"^ +(--[a-z-]+)(.*?)(?=^ +--|\Z)", "\n".join(parts[1:]), re.M | re.S)
+    places = [(flag, re.findall(r"in remanence (\w+)", about)) for flag, about in flags]
+    meant = dict.fromkeys(flag for flag, verbs in places if not verbs or verb in verbs)
     perhaps = f" (perhaps {' or '.join(meant)}?)" if "Unrecognized" in wrong and meant else ""
     helpful = re.findall(r"remanence[a-z ]* --help", text) or ["remanence --help"]
-    return f"{wrong}{perhaps}; see `{helpful[0]}`"
+    own = [help for help in helpful if help.startswith(f"remanence {verb} ")]
+    return f"{wrong}{perhaps}; see `{(own or helpful)[0]}`"
 
 
 def main(argv: list[str] | None = None) -> int:
