@@ -59,6 +59,15 @@ def test_it_opens_from_disk_in_silence_with_every_figure_to_be_seen(
     assert chromium.requests() == [page_file.absolute().as_uri()]
 
 
+def test_the_example_in_the_documents_opens_too(chromium: Tab) -> None:
+    example = Path(__file__).parents[2] / "docs/example-report/report.html"
+    chromium.open(example)
+    assert chromium.complaints() == []
+    drawings = visible(chromium, "figure svg")
+    assert len(drawings) > 50
+    assert all(one["shown"] for one in drawings)
+
+
 def test_wide_tables_scroll_on_a_phone(chromium: Tab, page_file: Path) -> None:
     chromium.open(page_file, width=390)
     script = f"(() => {{ const box = document.querySelector('{RESULTS} .scroll');"

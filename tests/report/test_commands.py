@@ -7,6 +7,7 @@ import shlex
 import signal
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +139,16 @@ def test_names_are_quoted() -> None:
     text = command(Setting((Run("", RunFolder(Path()), odd, {}, {}, [], None),)))
     assert text is not None
     assert "'my module:$(rm -rf *)'" in text
+
+
+def test_ranks_are_started_together_one_seed_at_a_time() -> None:
+    settings = replace(plan(dataset="mnist5k"), ranks=2)
+    text = command(setting_of(settings, (0, 1)))
+    assert text is not None
+    first, second = text.split(" && ")
+    start = "torchrun --nproc-per-node 2 -m remanence run s-mnist --method clser --buffer 500"
+    assert first == f"{start} --seeds 0 --dataset mnist5k --device cpu"
+    assert second == f"{start} --seeds 1 --dataset mnist5k --device cpu"
 
 
 def test_what_no_flags_say_has_no_command() -> None:

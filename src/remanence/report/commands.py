@@ -28,11 +28,16 @@ def command(setting: Setting) -> str | None:
     values = _values(config)
     if values is None:
         return None
-    words = ["remanence", "run", setting.stream, "--method", setting.method]
-    if setting.buffer is not None:
-        words += ["--buffer", str(setting.buffer)]
-    words += ["--seeds", seeds(setting.seeds), *values, *_others(config)]
-    return shlex.join(words)
+    ranks = config.get("ranks", 1)
+    program = ["remanence"]
+    if ranks > 1:
+        program = ["torchrun", "--nproc-per-node", str(ranks), "-m", "remanence"]
+    buffer = [] if setting.buffer is None else ["--buffer", str(setting.buffer)]
+    words = [*program, "run", setting.stream, "--method", setting.method, *buffer]
+    # Ranks train one seed at a time.
+    groups = [[seed] for seed in setting.seeds] if ranks > 1 else [setting.seeds]
+    others = [*values, *_others(config)]
+    return " && ".join(shlex.join([*words, "--seeds", seeds(g), *others]) for g in groups)
 
 
 def analysis_command(setting: Setting) -> str | None:

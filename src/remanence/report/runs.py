@@ -23,7 +23,7 @@ METHOD_ORDER = ("clser", "mean-er", "derpp", "der", "er")
 _CIRCUMSTANCES = (
     *("stream", "data", "data_checksum", "network", "stream_seed", "validation", "max_steps"),
 )
-_VARIANTS = ("update", "device", "precision", "engine", "deterministic")
+_VARIANTS = ("update", "ranks", "device", "precision", "engine", "deterministic")
 _BEFORE = ("joint", *METHOD_ORDER)
 
 

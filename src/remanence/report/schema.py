@@ -30,6 +30,7 @@ CONFIG: Pattern = {
     "validation?": (float, None),
     "max_steps?": (int, None),
     "update?": (str, None),
+    "ranks?": int,
     "device?": str,
     "precision?": str,
     "engine?": str,
