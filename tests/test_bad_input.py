@@ -44,9 +44,9 @@ value = 3
 
 CASES = {
     # the command line itself
-    "": "Expected one of {run, demo, ",
+    "": "Expected one of {run, reproduce, demo, ",
     "runn": "Unrecognized options: runn",
-    "run --bufer 200": "Unrecognized options: --bufer, 200 (perhaps --buffer?)",
+    "run --bufer 200": "Unrecognized options: --bufer, 200 (perhaps --buffer",
     "run s-mnist r-mnist": "Unrecognized options: r-mnist",
     "run --lr": "Missing value for argument '--lr'",
     "run --lr fast": "--lr: 'fast' is not a number",

@@ -38,7 +38,8 @@ class Fate(NamedTuple):
 
 def flags(stream: str, method: str) -> list[str]:
     epochs = str(EPOCHS.get(method, 1))
-    short = [] if stream == "s-mnist" else ["--max-steps", "600"]
+    steps = {"gss": "250"}.get(method) or ("" if stream == "s-mnist" else "600")
+    short = ["--max-steps", steps] if steps else []
     return [
         *(stream, "--method", method, "--dataset", "mnist5k", "--epochs", epochs, "--batch", "10"),
         *("--workers", "1", "--checkpoint-every", str(EVERY), "--quiet", "--json", *short),

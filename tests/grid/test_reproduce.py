@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
@@ -20,6 +21,7 @@ from remanence.training.seeds import make_runs
 from .conftest import Call, Write
 
 SMALL = ["table1", "--dataset", "mnist5k", "--streams", "s-mnist", "--buffers", "200"]
+Seen = TypeVar("Seen")
 DECIDED = ("result.json", "learner.safetensors")
 
 
@@ -167,11 +169,13 @@ def start(out: str) -> tuple[list[str], subprocess.Popen[str]]:
     return command, subprocess.Popen(command, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
 
 
-def wait_for(condition: Callable[[], object], what: str, seconds: float = 90) -> None:
+def wait_for(look: Callable[[], Seen], what: str, seconds: float = 180) -> Seen:
+    """What there is to see, as soon as there is something."""
     deadline = time.monotonic() + seconds
-    while not condition():
+    while not (seen := look()):
         assert time.monotonic() < deadline, what
         time.sleep(0.02)
+    return seen
 
 
 def stop(process: subprocess.Popen[str], here: Path, name: str) -> str:

@@ -379,6 +379,7 @@ def test_regular_updates_reach_the_memories_and_are_read_back(method: str, tmp_p
 
 def test_a_state_from_before_ages_were_counted_is_loaded(finished: Path, tmp_path: Path) -> None:
     older = copied(finished, tmp_path / "older")
+    (older / "manifest.json").unlink()
     state, about = read_file(older / "learner.safetensors")
     for name in ("stored_at", "counts"):
         del state["memory"][name]

@@ -84,7 +84,6 @@ def main(argv: list[str] | None = None) -> int:
     """Run a verb; where torchrun has started several processes, with all of them as one."""
     from remanence.training.ranks import as_one
 
-    signal.signal(signal.SIGTERM, _terminated)
     return as_one(lambda: _main(argv))
 
 
@@ -92,6 +91,7 @@ def _main(argv: list[str] | None) -> int:
     """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
     from remanence.training.ranks import launched
 
+    signal.signal(signal.SIGTERM, _terminated)
     try:
         match options := parse(argv):
             case RunOptions():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from tyro.conf import Positional, arg
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from remanence.grid import Engine, Grid, Plan
     from remanence.grid.standing import Standing
 
+Number = TypeVar("Number", int, float)
 Names = Annotated[str | None, arg(metavar="A,B,…", help_behavior_hint="")]
 File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 
@@ -97,7 +99,10 @@ class ReproduceOptions:
 
 def reproduce(options: ReproduceOptions) -> int:
     """Plan, make what is missing, and show the table."""
+    from rich.console import Console
+
     from remanence.display import tell_user
+    from remanence.grid import report
     from remanence.grid.planning import plan_grid
     from remanence.grid.standing import Standing
     from remanence.training.plan import parse_seeds
@@ -132,11 +137,13 @@ def reproduce(options: ReproduceOptions) -> int:
         jobs = plan.jobs(speeds, side_by_side=side_by_side, checkpoint_every=checkpoint_every)
         standing = Standing(plan, jobs, speeds, engine.width)
         if options.dry_run:
-            _show_plan(plan, standing)
+            console = Console()
+            console.print(report.plan_table(plan, speeds))
+            console.print(report.plan_sentence(standing), highlight=False, soft_wrap=True)
             return 0
         _work_through(options, standing, engine)
     _show_results(options, plan)
-    return _count_failures(standing)
+    return 1 if standing.runs("failed") else 0  # which and why was said when they did
 
 
 def _grid(options: ReproduceOptions) -> Grid:
@@ -163,15 +170,15 @@ def _listed(flag: str, text: str | None) -> list[str] | None:
     return names
 
 
-def _numbers(flag: str, text: str | None, kind: type[int] | type[float]) -> list[int] | None:
+def _numbers(flag: str, text: str | None, kind: Callable[[str], Number]) -> list[Number] | None:
     try:
         names = _listed(flag, text)
-        return None if names is None else [kind(name) for name in names]  # type: ignore[misc]
+        return None if names is None else [kind(name) for name in names]
     except ValueError:
         raise ValueError(f"{flag} is {text!r}; expected numbers with commas between them") from None
 
 
-def _condition(text: str) -> tuple[str, list[int]]:
+def _condition(text: str) -> tuple[str, list[float]]:
     name, sign, values = text.partition("=")
     if not (sign and name):
         raise ValueError(f"--where {text!r}; expected name=number,number")
@@ -222,38 +229,6 @@ def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine)
         raise
 
 
-def _show_plan(plan: Plan, standing: Standing) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    from remanence.display import clock_time
-    from remanence.grid.speeds import duration
-
-    table = Table(title=plan.grid.title)
-    for name in ("setting", "complete", "half done", "to do", "each run"):
-        table.add_column(name, justify="left" if name == "setting" else "right")
-    for entry in plan.entries:
-        seconds = standing.speeds.seconds(entry.settings, entry.steps)
-        counts = (len(seeds) for seeds in (entry.complete, entry.half_done, entry.missing))
-        table.add_row(
-            str(entry.cell),
-            *(str(count or "–") for count in counts),
-            "unknown" if seconds is None else clock_time(seconds),
-        )
-    console, expected = Console(), standing.expected()
-    console.print(table)
-    known = [seconds for seconds in expected if seconds is not None]
-    unknown = len(expected) - len(known)
-    time = f"about {clock_time(duration(known, standing.width))}" if known else "time unknown"
-    rest = f", and {unknown} of which nothing is known" if known and unknown else ""
-    console.print(
-        f"{standing.total - standing.done} of {standing.total} runs to do, {standing.width} at a "
-        f"time: {time}{rest}",
-        highlight=False,
-        soft_wrap=True,
-    )
-
-
 def _show_results(options: ReproduceOptions, plan: Plan) -> None:
     from rich.console import Console
 
@@ -271,8 +246,3 @@ def _show_results(options: ReproduceOptions, plan: Plan) -> None:
     if options.json:
         for _, summary in found:
             print(json.dumps(summary), flush=True)
-
-
-def _count_failures(standing: Standing) -> int:
-    """Status 1 if a run failed; which and why was said when it did."""
-    return 1 if standing.runs("failed") else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 import time
 import traceback
 import uuid
@@ -21,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from remanence.grid.engines import RETRIES
 from remanence.lock import LockedError
-from remanence.training.job import Job, execute, explain
+from remanence.training.job import EXPECTED, Job, execute, explain
 from remanence.training.loop import Interrupted, Progress
 from remanence.training.seeds import usable
 from remanence.training.signals import Stop, noticed
@@ -187,6 +188,8 @@ def _outcome(number: int, reference: Any) -> Event:
     try:
         ray.get(reference)
     except RayTaskError as error:
+        if not isinstance(error.cause, EXPECTED):
+            print(error, file=sys.stderr)  # with the traceback of the task
         return Event(number, "failed", reason=explain(error.cause))
     except RayError as error:  # its worker or its node died, more often than Ray tries again
         return Event(number, "failed", reason=str(error).strip().splitlines()[0])

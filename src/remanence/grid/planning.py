@@ -13,7 +13,8 @@ from remanence.grid.speeds import Speeds, note_run
 from remanence.grid.tables import Cell, Grid
 from remanence.results import RunFolder
 from remanence.training import Settings, plan
-from remanence.training.build import build_run, read_dataset
+from remanence.training.build import TRAINING_KEYS, build_run, read_dataset, stream_of_run
+from remanence.training.loop import total_steps
 from remanence.training.seeds import Job, jobs_for, usable, waiting
 
 
@@ -135,8 +136,20 @@ def _entry(
     steps: int | None
     if complete:
         steps = int(folders[complete[0]].read("result.json")["steps"])
-    else:  # refuses bad values before any work
-        on_cpu = replace(settings, device="cpu", precision="fp32", engine="eager")
-        run = build_run(on_cpu, read_dataset(on_cpu), seeds[0])
-        steps = run.total_steps(settings.max_steps)
+    else:
+        as_published = not (cell.given or settings.notes) and cell.method in catalog.METHODS
+        steps = _steps(settings, seeds[0], check=not as_published)
     return Entry(cell, settings, steps, complete, half_done, missing)
+
+
+def _steps(settings: Settings, seed: int, *, check: bool) -> int | None:
+    """Of a run with these settings; `check` refuses bad values before any work, by building it.
+
+    That takes a second of imports, so published settings are believed.
+    """
+    on_cpu = replace(settings, device="cpu", precision="fp32", engine="eager")
+    dataset = read_dataset(on_cpu)
+    if check:
+        return build_run(on_cpu, dataset, seed).total_steps(settings.max_steps)
+    batch, epochs = (int(settings.values[key]) for key in TRAINING_KEYS)
+    return total_steps(stream_of_run(on_cpu, dataset, seed), batch, epochs, settings.max_steps)

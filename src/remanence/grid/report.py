@@ -1,4 +1,4 @@
-"""What a grid came to: a summary per setting, in a file and as a table beside the paper's."""
+"""What a grid will be and what it came to: the plan, and each setting beside the paper's."""
 
 from __future__ import annotations
 
@@ -10,13 +10,44 @@ from typing import Any
 from rich.table import Table
 
 from remanence import catalog, results
-from remanence.display import spread
+from remanence.display import clock_time, spread
 from remanence.grid.planning import Entry, Plan
+from remanence.grid.speeds import Speeds, duration
+from remanence.grid.standing import Standing
 from remanence.presets import Figure, paper_figures
 from remanence.results import settings_hash
 from remanence.state import write_whole
 
 Summary = dict[str, Any]
+
+
+def plan_table(plan: Plan, speeds: Speeds) -> Table:
+    """What there is and what is to be done, a row per setting."""
+    table = Table(title=plan.grid.title)
+    for name in ("setting", "complete", "half done", "to do", "each run"):
+        table.add_column(name, justify="left" if name == "setting" else "right")
+    for entry in plan.entries:
+        seconds = speeds.seconds(entry.settings, entry.steps)
+        counts = (len(seeds) for seeds in (entry.complete, entry.half_done, entry.missing))
+        table.add_row(
+            str(entry.cell),
+            *(str(count or "–") for count in counts),
+            "unknown" if seconds is None else clock_time(seconds),
+        )
+    return table
+
+
+def plan_sentence(standing: Standing) -> str:
+    """How much there is to do, and how long it may take."""
+    expected = standing.expected()
+    known = [seconds for seconds in expected if seconds is not None]
+    unknown = len(expected) - len(known)
+    time = f"about {clock_time(duration(known, standing.width))}" if known else "time unknown"
+    rest = f", and {unknown} of which nothing is known" if known and unknown else ""
+    return (
+        f"{standing.total - standing.done} of {standing.total} runs to do, {standing.width} at a "
+        f"time: {time if expected else 'nothing left'}{rest}"
+    )
 
 
 def summaries(plan: Plan) -> list[tuple[Entry, Summary]]:

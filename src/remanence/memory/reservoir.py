@@ -26,6 +26,8 @@ class Reservoir(EpisodicMemory):
         super().__init__(capacity, seed=seed, device=device)
         self.seen = torch.zeros((), dtype=torch.int64, device=device)
         self.insertion = generator(seed, "reservoir", device)
+        # 1, 2 … n for each batch size n that came: all are kept, since graphs refer to them.
+        self._ordinals: dict[int, Tensor] = {}
 
     def add(self, samples: Samples) -> None:
         """Present samples in order; chance decides which are kept and which they replace."""
@@ -35,7 +37,9 @@ class Reservoir(EpisodicMemory):
 
     def _slots(self, count: int) -> Tensor:
         """Where each of the next `count` samples goes; `capacity` means nowhere."""
-        seen_with_it = torch.arange(1, count + 1, device=self.device).add_(self.seen)
+        if count not in self._ordinals:
+            self._ordinals[count] = torch.arange(1, count + 1, device=self.device)
+        seen_with_it = self._ordinals[count] + self.seen
         # Algorithm 2 draws from [0, N], N samples having been seen. Float64 is exact far beyond
         # any stream; float32 would be wrong from 10^7 samples on.
         uniform = torch.rand(

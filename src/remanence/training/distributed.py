@@ -168,6 +168,8 @@ def _in_touch() -> Iterator[None]:
     """Inside, a failure to reach the other ranks is said to be one."""
     try:
         yield
+    except torch.OutOfMemoryError:
+        raise
     except RuntimeError as error:
         reason = re.sub(r"^\[[^]]*\] ", "", str(error).splitlines()[0]).split(". ")[0]
         raise RankLostError(f"another rank cannot be reached any more ({reason})") from error

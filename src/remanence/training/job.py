@@ -176,10 +176,14 @@ def attempt(job: Job, tell: Callable[[Progress], None], stop: Callable[[], int])
     try:
         execute(job, tell, stop)
     except Exception as error:
-        if not isinstance(error, TrainingError | ValueError | OSError):
-            traceback.print_exc()  # in a user's own code, or ours: they will want to see where
+        if not isinstance(error, EXPECTED):
+            traceback.print_exc()  # in a user's own code, or ours
         return explain(error)
     return None
+
+
+EXPECTED = (TrainingError, ValueError, OSError)
+"""What their sentences explain; of anything else one wants to see where it was."""
 
 
 def explain(error: Exception) -> str:

@@ -20,6 +20,15 @@ READ_EVERY = 100
 """Steps between looks at a learner's counters; each look waits for the device."""
 
 
+def total_steps(stream: Stream, batch: int, epochs: int, max_steps: int | None) -> int | None:
+    """Steps of a run on a stream; None where it does not know its length."""
+    counts = [task.steps(batch) for task in stream.tasks]
+    if any(count is None for count in counts):
+        return max_steps
+    total = epochs * sum(count for count in counts if count is not None)
+    return total if max_steps is None else min(total, max_steps)
+
+
 class TrainingError(RuntimeError):
     """Training cannot go on; the message says at which step and what to try."""
 
@@ -109,11 +118,7 @@ class Run:
 
     def total_steps(self, max_steps: int | None = None) -> int | None:
         """Steps of the whole run; None where the stream does not know its length."""
-        counts = [task.steps(self.batch) for task in self.stream.tasks]
-        if any(count is None for count in counts):
-            return max_steps
-        total = self.epochs * sum(count for count in counts if count is not None)
-        return total if max_steps is None else min(total, max_steps)
+        return total_steps(self.stream, self.batch, self.epochs, max_steps)
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def plan(
     if validation is not None and entry is None:
         raise ValueError("--validation divides a dataset; your own stream brings its own tests")
     assert network is not None or entry is not None
-    if not elsewhere:
+    if not elsewhere or device == "cpu":
         device = choose_device(device, precision, engine)
     settings = Settings(
         stream=stream,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 PATIENCE = timedelta(minutes=10)
 """How long a rank waits for the others: to start, and for their part of a step."""
 LAST_WORDS = 3.0
-"""Seconds that rank 0 waits, at the end, for what another rank has to say."""
+"""Seconds that rank 0 waits, after a failure, for what another rank has to say."""
 TERMINATED = 128 + signal.SIGTERM
 """Status of a rank that torchrun ended because another one had failed."""
 _ENVIRONMENT = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
@@ -99,6 +99,35 @@ def as_one(command: Callable[[], int]) -> int:
     rank = launched()
     if rank is None:
         return command()
+    try:
+        ends = _join(rank)
+    except (RuntimeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        print(f"remanence: rank {rank.number} did not find the others: {reason}", file=sys.stderr)
+        return 1
+    said = io.StringIO()
+    if rank.number == 0:
+        status = _status(command)
+    else:
+        with redirect_stdout(said), redirect_stderr(said):
+            status = _status(command)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last words are few
+    try:
+        ends.set(str(rank.number), json.dumps([status, RankLostError.raised, said.getvalue()]))
+        dist.destroy_process_group()
+        if rank.number == 0:
+            if status in (0, TERMINATED) or RankLostError.raised:
+                _repeat(ends, rank.ranks, LAST_WORDS if status else PATIENCE.total_seconds())
+            ends.set("spoken", "")
+        else:
+            _wait(ends, "spoken", rank.ranks * LAST_WORDS)
+    except RuntimeError:  # rank 0 has kept the words of all, and is gone
+        print(said.getvalue(), end="", file=sys.stderr)
+    return status
+
+
+def _join(rank: Rank) -> Store:
+    """Make the process group; returns where its ranks leave their last words."""
     # Its functions have the group that exists when it is imported as a default argument: imported
     # later, as torch.optim does, it would keep the group alive when we leave it.
     import torch.distributed.nn.functional
@@ -110,22 +139,7 @@ def as_one(command: Callable[[], int]) -> int:
     dist.init_process_group(
         backend, store=store, rank=rank.number, world_size=rank.ranks, timeout=PATIENCE
     )
-    ends, said = PrefixStore("ends", store), io.StringIO()
-    if rank.number == 0:
-        status = _status(command)
-    else:
-        with redirect_stdout(said), redirect_stderr(said):
-            status = _status(command)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the last words are few
-    ends.set(str(rank.number), json.dumps([status, RankLostError.raised, said.getvalue()]))
-    dist.destroy_process_group()
-    if rank.number == 0:
-        if status in (0, TERMINATED) or RankLostError.raised:
-            _repeat(ends, rank.ranks)
-        ends.set("spoken", "")
-    else:
-        _wait(ends, "spoken", rank.ranks * LAST_WORDS)
-    return status
+    return PrefixStore("ends", store)
 
 
 def _status(command: Callable[[], int]) -> int:
@@ -135,10 +149,10 @@ def _status(command: Callable[[], int]) -> int:
         return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
-def _repeat(ends: Store, ranks: int) -> None:
+def _repeat(ends: Store, ranks: int, patience: float) -> None:
     """Say what ranks had to say that failed on their own, not by losing another."""
     for number in range(1, ranks):
-        if not _wait(ends, str(number), LAST_WORDS):
+        if not _wait(ends, str(number), patience):
             print(f"remanence: rank {number} ended without a word", file=sys.stderr)
             continue
         status, lost, words = json.loads(ends.get(str(number)))
