@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.report import made
-from tests.report.browser import PROGRAMS, Tab, browser, program
 
 from remanence.report.content import Report, compose
 from remanence.report.page import page
 from remanence.report.runs import collect
+
+from . import made
+from .browser import PROGRAMS, Tab, browser, program
 
 
 @pytest.fixture(scope="session")

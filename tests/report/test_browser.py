@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report.browser import Tab
 
 from remanence.report.content import Report
+
+from .browser import Tab
 
 TAB, ENTER, SPACE = ("Tab", 9, ""), ("Enter", 13, "\r"), (" ", 32, " ")
 WIDTHS = (1280, 390)

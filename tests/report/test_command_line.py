@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tests.report import made
 
 from remanence.cli import main
+
+from . import made
 
 
 @pytest.fixture(autouse=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report import made
 
 from remanence import catalog
 from remanence.analysis import AnalysisSettings
@@ -22,6 +21,8 @@ from remanence.report.runs import Run, Setting, collect
 from remanence.results import RunFolder, settings_hash
 from remanence.training.build import Settings
 from remanence.training.plan import parse_seeds, plan
+
+from . import made
 
 
 @pytest.fixture(autouse=True)

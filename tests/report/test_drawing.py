@@ -8,13 +8,14 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from tests.report import made
 
 from remanence.report.drawing import LONGEST, TURNS, inline_svg, save
 from remanence.report.figures import figures, overview
 from remanence.report.panels import Bars, Figure, HeatMap, Look, Series
 from remanence.report.runs import collect
 from remanence.report.style import DARK, LIGHT
+
+from . import made
 
 ODD = """a<b>&"c" $x_1$ \\frac 0.12345 #1c2127 url(#"""
 

@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report import made
 
 from remanence.report.figures import figures, overview
 from remanence.report.figures.training import MOST_POINTS, thinned
 from remanence.report.panels import Areas, Bars, Curves, Dots, Figure, HeatMap, Reliability
 from remanence.report.runs import collect
+
+from . import made
 
 NAMES = (
     *("tasks", "probabilities", "calibration", "flatness", "confusion"),

@@ -8,13 +8,13 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
-from tests.report import made
-
 from remanence.report.content import Report, compose
 from remanence.report.latex import latex
 from remanence.report.markdown import markdown
 from remanence.report.page import page
 from remanence.report.runs import collect
+
+from . import made
 
 EVIL = """<script>alert("1")</script>|$x$ `y` \\input{z} %& __a__ [b](c)"""
 VOID = {"meta", "link", "br"}

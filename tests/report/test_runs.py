@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.report import made
 
 from remanence.report.content import compose
 from remanence.report.markdown import markdown
 from remanence.report.runs import collect
+
+from . import made
 
 
 def change(file: Path, path: list[str], value: object) -> None:

@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.report import made
 
 from remanence.report import tables
 from remanence.report.runs import collect
 from remanence.report.tables import Table
+
+from . import made
 
 
 def texts(table: Table) -> list[list[str]]:
