@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from remanence import catalog, data
-from remanence.cli import main
+from remanence.cli import RunOptions, main, parse
 from remanence.display import ProgressDisplay, results_table, spread
 from remanence.training import Progress
 from remanence.training.plan import plan
@@ -480,3 +480,9 @@ def test_a_download_that_fails_is_one_sentence(
     monkeypatch.setattr(data, "fetch", fetch)
     expected = "remanence: the server cannot be reached; try again later\n"
     assert call(capfd, "data", "fetch", "mnist") == (2, "", expected)
+
+
+def test_settings_of_ones_own_may_be_given_one_by_one() -> None:
+    options = parse(["run", "--set", "lr=0.1", "--set", "batch=4"])
+    assert isinstance(options, RunOptions)
+    assert options.set == ("lr=0.1", "batch=4")

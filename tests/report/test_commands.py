@@ -165,4 +165,4 @@ def test_a_method_that_is_not_here_is_written_out() -> None:
     text = command(Setting((Run("", RunFolder(Path()), config, {}, {}, [], None),)))
     assert text is not None
     assert "--method gone:Away" in text
-    assert "--set batch=10 epochs=15 lr=0.1 " in text
+    assert "--set batch=10 --set epochs=15 --set lr=0.1 " in text

@@ -18,6 +18,7 @@ from remanence.cli.values import (
     Name,
     Precision,
     Seconds,
+    Several,
     Switch,
     Whole,
     above_zero,
@@ -57,7 +58,7 @@ class ReproduceOptions:
     """Only these methods; one that the table does not have is added to it, your own too."""
     buffers: Names = None
     """Only these buffers (methods without a memory stay)."""
-    where: Annotated[tuple[str, ...], arg(metavar="NAME=X,Y", help_behavior_hint="")] = ()
+    where: Annotated[Several, arg(metavar="NAME=X,Y", help_behavior_hint="")] = ()
     """Only rows with these hyperparameters, say plastic_rate=0.2,0.5 in s3."""
     seeds: Annotated[str | None, arg(metavar="SEEDS", help_behavior_hint="")] = None
     """3, or 0,4,7, or 0:10 (10 left out); as many as the paper had unless given."""

@@ -18,6 +18,7 @@ from remanence.cli.values import (
     Precision,
     Real,
     Seconds,
+    Several,
     Steps,
     Switch,
     Whole,
@@ -87,7 +88,7 @@ class RunOptions:
     """gss, mer: steps on each batch."""
     weight_decay: Real = None
     """icarl: weight decay of SGD."""
-    set: Annotated[tuple[str, ...], arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
+    set: Annotated[Several, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """Further settings of your own method."""
 
     network: Name = None

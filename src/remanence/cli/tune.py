@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional, UseAppendAction, arg
+from tyro.conf import Positional, arg
 
 from remanence.cli.run import HYPERPARAMETERS, assignment
 from remanence.cli.values import (
@@ -18,6 +18,7 @@ from remanence.cli.values import (
     Folder,
     Name,
     Precision,
+    Several,
     Share,
     Steps,
     Switch,
@@ -29,8 +30,6 @@ from remanence.cli.values import (
 if TYPE_CHECKING:
     from remanence.training import Settings
     from remanence.tuning.study import Search
-
-Several = Annotated[tuple[str, ...], UseAppendAction]
 
 
 @dataclass(frozen=True)
@@ -229,5 +228,5 @@ def _command(options: TuneOptions, best: Mapping[str, float]) -> str:
         if name in HYPERPARAMETERS:
             words += [f"--{name.replace('_', '-')}", repr(value)]
         else:
-            own.append(f"{name}={value!r}")
-    return shlex.join([*words, *(["--set", *own] if own else [])])
+            own += ["--set", f"{name}={value!r}"]
+    return shlex.join([*words, *own])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
-from tyro.conf import arg
+from tyro.conf import UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 T = TypeVar("T")
@@ -50,6 +50,8 @@ Steps = Annotated[
     _value(str, "{eager,captured,compiled}", "an engine", ("eager", "captured", "compiled")),
     arg(help_behavior_hint=""),
 ]
+Several = Annotated[tuple[str, ...], UseAppendAction]
+"""A flag that may be given several times, one value each."""
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 Switch = Annotated[bool, arg(help_behavior_hint="")]
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]

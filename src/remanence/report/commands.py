@@ -85,7 +85,7 @@ def _values(config: Mapping[str, Any]) -> list[str] | None:
             words += [f"--{name.replace('_', '-')}", repr(value)]
         else:
             assigned.append(f"{name}={value!r}")
-    return [*words, "--set", *assigned] if assigned else words
+    return [*words, *(word for text in assigned for word in ("--set", text))]
 
 
 def _others(config: Mapping[str, Any]) -> Iterator[str]:
