@@ -30,6 +30,9 @@ class Engine(Protocol):
     def arithmetic(self) -> AbstractContextManager[object]:
         """The precision of forward passes, for evaluation too."""
 
+    def refusals(self) -> list[str]:
+        """Why learners are not executed as fast as the engine can."""
+
 
 class Eager:
     """Operation by operation, as the method is written."""
@@ -53,6 +56,10 @@ class Eager:
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def refusals(self) -> list[str]:
+        """None: every learner can be executed as it is written."""
+        return []
 
 
 class Captured(Eager):

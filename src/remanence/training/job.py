@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import logging
 import platform
 import traceback
 from collections.abc import Callable, Mapping
@@ -28,6 +29,8 @@ from remanence.training.engine import Engine
 from remanence.training.environment import environment
 from remanence.training.loop import Hooks, Progress, Run, TrainingError, train
 from remanence.training.shared import SharedCheckpoints, from_rank_0_alone
+
+_log = logging.getLogger(__name__)
 
 
 class Job(NamedTuple):
@@ -140,6 +143,8 @@ def _train(
             keeper=kept if resumable else None,
             stop=stop,
         )
+        for reason in dict.fromkeys(engine.refusals()):
+            _log.warning("%s: its steps ran one operation at a time", reason)
     except TrainingError as error:
         kept.wait()
         step = kept.shelves[0].latest_step()
