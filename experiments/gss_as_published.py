@@ -6,7 +6,7 @@ this folder, with full MNIST where `remanence` finds it:
 
     remanence run p-mnist --method gss --buffer 500 --seeds 0:3
     remanence run p-mnist --method gss_as_published:AsPublished --buffer 500 --seeds 0:3 \
-        --lr 0.1 --batch 128 --memory-batch 128 --set gss_batch=10 --epochs 1
+        --lr 0.1 --batch 128 --memory-batch 128 --set gss_batch=10 --epochs 1 --network mlp
 """
 
 from __future__ import annotations
