@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
+from remanence import networks
 from remanence.memory import SemanticMemory
 from remanence.networks import BatchNorm, ResNet18
 
@@ -133,3 +135,20 @@ def test_a_semantic_memory_moves_as_lerp_does_and_not_at_all_for_a_weight_of_zer
             p.fill_(torch.nan)
     rarely.update(torch.tensor(100, device="cuda"))
     assert all(torch.equal(a, b) for a, b in zip(before, rarely.network.parameters(), strict=True))
+
+
+def test_weights_cast_together_give_what_autocast_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    network = ResNet18(10).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    weights = list(network.parameters())
+    found = []
+    for together in (True, False):
+        if not together:
+            monkeypatch.setattr(networks, "_cast_together", lambda layers, x: nullcontext())
+        with torch.autocast("cuda", dtype=torch.bfloat16):
+            logits = network(images(16, 3, 32))
+        found.append([logits, *torch.autograd.grad(logits.square().sum(), weights)])
+    for ours, theirs in zip(*found, strict=True):
+        assert torch.equal(ours, theirs)
+    assert all(gradient.dtype == torch.float32 for gradient in found[0][1:])
+    assert all(getattr(layer, "cast", None) is None for layer in network.modules())

@@ -84,6 +84,19 @@ def test_a_dry_run_leaves_nothing_behind(call: Call, here: Path) -> None:
     assert list(here.iterdir()) == []
 
 
+def test_the_same_setting_named_twice_is_run_with_the_seeds_of_both(call: Call, here: Path) -> None:
+    (here / "twice.toml").write_text(
+        '[[runs]]\nmethods = "er"\nbuffers = 500\nseeds = "0:2"\n'
+        '[[runs]]\nmethods = "er"\nbuffers = 500\nlr = 0.1\nseeds = "1:3"\n'  # 0.1 is published
+        '[[runs]]\nmethods = "sgd"\nseeds = 5\n'
+    )
+    ended = call("--grid", "twice.toml", "--dataset", "mnist5k", "--max-steps", "3")
+    assert ended.status == 0
+    found = lines(here / "runs/twice.jsonl")
+    assert [(line["method"], line["seeds"]) for line in found] == [("er", [0, 1, 2]), ("sgd", [5])]
+    assert len(list(here.glob("runs/*/*/seed-*"))) == 4
+
+
 def test_a_grid_of_ones_own(call: Call, here: Path) -> None:
     (here / "rates.toml").write_text(
         'seeds = "1"\n[[runs]]\nmethods = ["er", "sgd"]\nbuffers = 50\nlr = [0.1, 0.2]\n'

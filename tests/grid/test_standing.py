@@ -29,7 +29,7 @@ def standing(tmp_path: Path, clock: Clock, seeds: int = 4) -> Standing:
     done, left = (0,), tuple(range(1, seeds))
     entry = Entry(Cell("s-mnist", "er", 50), settings, STEPS, done, (), left)
     grid = Grid("mine", "mine", "0", (entry.cell,))
-    made = Plan(grid, range(seeds), tmp_path, [entry], [])
+    made = Plan(grid, tmp_path, [entry], [])
     jobs = made.jobs(Speeds(), side_by_side=1, checkpoint_every=60)
     speeds = Speeds()
     speeds.note(settings, STEPS, 20.0)

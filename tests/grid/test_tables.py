@@ -109,6 +109,24 @@ def test_a_grid_of_ones_own_crosses_its_lists(tmp_path: Path) -> None:
     assert grid.cells[-1] == Cell("s-mnist", "clser", None)  # the buffer that `run` would take
 
 
+def test_runs_of_a_grid_may_have_seeds_of_their_own_unless_the_command_names_them(
+    tmp_path: Path,
+) -> None:
+    text = """
+        seeds = 3
+        [[runs]]
+        methods = "sgd"
+        [[runs]]
+        methods = "er"
+        buffers = 50
+        seeds = "0:2"
+        """
+    grid = read(tmp_path, text)
+    assert (grid.seeds, [cell.seeds for cell in grid.cells]) == ("3", [None, "0:2"])
+    named = choose(grid, seeds="7")
+    assert (named.seeds, [cell.seeds for cell in named.cells]) == ("7", [None, None])
+
+
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
@@ -122,6 +140,9 @@ def test_a_grid_of_ones_own_crosses_its_lists(tmp_path: Path) -> None:
         ("[[runs]]\nmethods = ['foo']", "there is no method 'foo'"),
         ("[[runs]", "is not TOML"),
         ("runs = []", "nothing of mine is left"),
+        ('seeds = "3:1"\n[[runs]]', "seeds is '3:1'; expected 3, or"),
+        ("[[runs]]\nseeds = [0, 1]", "seeds is [0, 1]; expected 3, or"),
+        ("[[runs]]\nseeds = true", "seeds is True; expected 3, or"),
         ("[[runs]]\nstreams = []", "nothing of mine is left"),
     ],
 )

@@ -51,7 +51,7 @@ class ReproduceOptions:
     ] = None
     """Which table."""
     grid: File = None
-    """Your own grid instead, a TOML file: [[runs]] with streams, methods, buffers, settings."""
+    """Your own grid instead: a TOML file of [[runs]] with streams, methods, buffers, seeds, …"""
     streams: Names = None
     """Only these streams of the table."""
     methods: Names = None
@@ -61,7 +61,7 @@ class ReproduceOptions:
     where: Annotated[Several, arg(metavar="NAME=X,Y", help_behavior_hint="")] = ()
     """Only rows with these hyperparameters, say plastic_rate=0.2,0.5 in s3."""
     seeds: Annotated[str | None, arg(metavar="SEEDS", help_behavior_hint="")] = None
-    """3, or 0,4,7, or 0:10 (10 left out); as many as the paper had unless given."""
+    """3, or 0,4,7, or 0:10 (10 left out); else those of the grid, of a table as the paper had."""
 
     data: Folder = None
     """Folder with the datasets, and the only one searched; else $REMANENCE_DATA, then the cache."""
@@ -106,12 +106,10 @@ def reproduce(options: ReproduceOptions) -> int:
     from remanence.grid import report
     from remanence.grid.planning import plan_grid
     from remanence.grid.standing import Standing
-    from remanence.training.plan import parse_seeds
 
     if options.deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     grid = _grid(options)
-    seeds = parse_seeds(grid.seeds if options.seeds is None else options.seeds)
     side_by_side = at_least_one("--side-by-side", options.side_by_side)
     checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
     if not options.dry_run:
@@ -120,7 +118,6 @@ def reproduce(options: ReproduceOptions) -> int:
         device, engine = _engine(options, stack)
         plan = plan_grid(
             grid,
-            seeds,
             options.out.absolute(),
             dataset=options.dataset,
             data_root=None if options.data is None else options.data.absolute(),
@@ -159,6 +156,7 @@ def _grid(options: ReproduceOptions) -> Grid:
         methods=_listed("--methods", options.methods),
         buffers=_numbers("--buffers", options.buffers, int),
         where=dict(_condition(text) for text in options.where),
+        seeds=options.seeds,
     )
 
 

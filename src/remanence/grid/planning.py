@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from remanence.results import RunFolder
 from remanence.training import Settings, plan
 from remanence.training.build import TRAINING_KEYS, build_run, read_dataset, stream_of_run
 from remanence.training.loop import total_steps
+from remanence.training.plan import parse_seeds
 from remanence.training.seeds import Job, jobs_for, usable, waiting
 
 
@@ -31,13 +33,17 @@ class Entry:
     missing: tuple[int, ...]
     """Seeds, in three parts."""
 
+    @property
+    def seeds(self) -> list[int]:
+        """All of them."""
+        return sorted((*self.complete, *self.half_done, *self.missing))
+
 
 @dataclass(frozen=True)
 class Plan:
-    """A grid with its seeds, in a folder."""
+    """A grid, in a folder."""
 
     grid: Grid
-    seeds: Sequence[int]
     out: Path
     entries: list[Entry]
     skipped: list[str]
@@ -73,7 +79,7 @@ class Plan:
         return speeds
 
 
-def plan_grid(grid: Grid, seeds: Sequence[int], out: Path, **how: Any) -> Plan:
+def plan_grid(grid: Grid, out: Path, **how: Any) -> Plan:
     """Settings for every cell whose data is there, checked by building one run of each.
 
     `how` goes to `training.plan`. ValueError where a cell cannot be run, or none has its data.
@@ -90,15 +96,27 @@ def plan_grid(grid: Grid, seeds: Sequence[int], out: Path, **how: Any) -> Plan:
     there = [cell for cell in grid.cells if cell.stream not in absent]
     if not there:
         raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(reasons)}")
-    entries: dict[str, Entry] = {}
+    # Cells may come to the same setting, one of them by naming what is published anyway.
+    same: dict[Path, tuple[Cell, Settings, list[int]]] = {}
     for cell in there:
-        try:
-            entry = _entry(cell, seeds, out, dataset, how)
-        except ValueError as error:
-            raise ValueError(f"{cell}: {error}") from None
-        # Cells may come to the same setting, one of them by naming what is published anyway.
-        entries.setdefault(str(entry.settings.folder(out, 0).path), entry)
-    return Plan(grid, seeds, out, list(entries.values()), [f"left out: {r}" for r in reasons])
+        with _naming(cell):
+            settings = _settings(cell, dataset, how)
+        seeds = parse_seeds(cell.seeds or grid.seeds)
+        same.setdefault(settings.folder(out, 0).path, (cell, settings, []))[2].extend(seeds)
+    entries = []
+    for cell, settings, seeds in same.values():
+        with _naming(cell):
+            entries.append(_entry(cell, settings, tuple(dict.fromkeys(seeds)), out))
+    return Plan(grid, out, entries, [f"left out: {reason}" for reason in reasons])
+
+
+@contextmanager
+def _naming(cell: Cell) -> Iterator[None]:
+    """Say which cell an error is about."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{cell}: {error}") from None
 
 
 def _lacking(stream: str, dataset: str | None, root: Path | None) -> str | None:
@@ -115,11 +133,9 @@ def _lacking(stream: str, dataset: str | None, root: Path | None) -> str | None:
     return None
 
 
-def _entry(
-    cell: Cell, seeds: Sequence[int], out: Path, dataset: str | None, how: dict[str, Any]
-) -> Entry:
+def _settings(cell: Cell, dataset: str | None, how: dict[str, Any]) -> Settings:
     known = catalog.STREAMS.get(cell.stream)
-    settings = plan(
+    return plan(
         cell.stream,
         cell.method,
         cell.buffer,
@@ -128,6 +144,9 @@ def _entry(
         dataset=known.datasets[0] if known is not None and dataset is None else dataset,
         **(how if known is not None else {**how, "data_root": None}),
     )
+
+
+def _entry(cell: Cell, settings: Settings, seeds: tuple[int, ...], out: Path) -> Entry:
     folders = {seed: settings.folder(out, seed) for seed in seeds}
     complete = tuple(seed for seed, folder in folders.items() if usable(folder))
     rest = [seed for seed in seeds if seed not in complete]

@@ -58,7 +58,7 @@ def summaries(plan: Plan) -> list[tuple[Entry, Summary]]:
     """
     found = []
     for entry in plan.entries:
-        folders = [plan.folder(entry, seed) for seed in plan.seeds]
+        folders = [plan.folder(entry, seed) for seed in entry.seeds]
         done = [folder for folder in folders if folder.complete]
         if not done:
             continue

@@ -65,7 +65,7 @@ class Standing:
         self.clock = clock
         self.before = sum(len(entry.complete) for entry in plan.entries)
         """Runs that were there already."""
-        self.total = len(plan.entries) * len(plan.seeds)
+        self.total = sum(len(entry.seeds) for entry in plan.entries)
 
     def _course(self, job: Job) -> Course:
         return Course(job, [(self.entry[id(settings)], seed) for settings, seed in job.members])

@@ -11,7 +11,7 @@ from typing import Any
 
 from remanence.presets import paper_figures
 from remanence.training.build import accepted, find_learner
-from remanence.training.plan import check_method
+from remanence.training.plan import check_method, parse_seeds
 
 PAPER = {
     "table1": ("1", "Table 1: Class-IL and Domain-IL"),
@@ -38,6 +38,8 @@ class Cell:
     buffer: int | None
     given: Mapping[str, float] = field(default_factory=dict)
     """Hyperparameters other than the published ones."""
+    seeds: str | None = None
+    """As the command takes them, where they are not those of the whole grid."""
 
     def __str__(self) -> str:
         buffer = [] if self.buffer is None else [f"buffer {self.buffer}"]
@@ -47,13 +49,13 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings to be run with the same seeds."""
+    """Settings to be run, and with which seeds."""
 
     name: str
     """Names the file with its results."""
     title: str
     seeds: str
-    """As the command takes them, where it is given none."""
+    """As the command takes them, of the settings that name none."""
     cells: tuple[Cell, ...]
     table: str | None = None
     """The number of the paper's table, if it is one."""
@@ -78,7 +80,7 @@ def read_grid(path: Path) -> Grid:
     """A user's own grid.
 
     seeds = "0:5"                 # and title; both may be left out
-    [[runs]]                      # as many as you like
+    [[runs]]                      # as many as you like; seeds of its own, if it names some
     streams = ["s-mnist"]
     methods = ["clser", "my:Method"]
     buffers = [200, 500]
@@ -98,13 +100,15 @@ def read_grid(path: Path) -> Grid:
         wrong = f"has {', '.join(sorted(unknown))}" if unknown else "has no [[runs]]"
         raise ValueError(f"--grid {path} {wrong}; expected title, seeds and [[runs]]")
     cells = [cell for run in runs for cell in _crossed(path, run)]
-    title, seeds = content.get("title", path.stem), content.get("seeds", "0")
-    return Grid(path.stem, str(title), str(seeds), _unique(cells))
+    title, seeds = content.get("title", path.stem), _seeds(path, content.get("seeds", 0))
+    return Grid(path.stem, str(title), seeds, _unique(cells))
 
 
 def _crossed(path: Path, run: Mapping[str, Any]) -> list[Cell]:
     """Every combination of what an entry of a grid file lists."""
-    lists = {key: value if isinstance(value, list) else [value] for key, value in run.items()}
+    seeds = _seeds(path, run["seeds"]) if "seeds" in run else None
+    named = {key: value for key, value in run.items() if key != "seeds"}
+    lists = {key: value if isinstance(value, list) else [value] for key, value in named.items()}
     for key, values in lists.items():
         kind, expected = _KINDS.get(key, ((int, float), "numbers"))
         if any(isinstance(value, bool) or not isinstance(value, kind) for value in values):
@@ -112,11 +116,22 @@ def _crossed(path: Path, run: Mapping[str, Any]) -> list[Cell]:
     streams, methods = lists.pop("streams", ["s-mnist"]), lists.pop("methods", ["clser"])
     buffers = lists.pop("buffers", [None])
     return [
-        Cell(stream, method, buffer, dict(zip(lists, values, strict=True)))
+        Cell(stream, method, buffer, dict(zip(lists, values, strict=True)), seeds)
         for stream, method in itertools.product(streams, methods)
         for buffer in (buffers if _remembers(method) else [None])
         for values in itertools.product(*lists.values())
     ]
+
+
+def _seeds(path: Path, value: Any) -> str:
+    """Seeds as a grid file names them, checked."""
+    try:
+        parse_seeds(str(value))
+    except ValueError:
+        raise ValueError(
+            f'--grid {path}: seeds is {value!r}; expected 3, or "0,4,7", or "0:10" (10 left out)'
+        ) from None
+    return str(value)
 
 
 def choose(
@@ -126,13 +141,18 @@ def choose(
     methods: Sequence[str] | None = None,
     buffers: Sequence[int] | None = None,
     where: Mapping[str, Sequence[float]] | None = None,
+    seeds: str | None = None,
 ) -> Grid:
     """The part of a grid that is asked for; what is None is taken whole.
 
     Settings without a memory have no buffer, so `buffers` leaves them in. A method that the grid
-    does not have is added, on its streams and with its buffers.
+    does not have is added, on its streams and with its buffers. `seeds` are then those of all.
     """
     cells = list(grid.cells)
+    if seeds is not None:
+        parse_seeds(seeds)
+        cells = [replace(cell, seeds=None) for cell in cells]
+        grid = replace(grid, seeds=seeds, cells=tuple(cells))
     if streams is not None:
         _known(grid, "stream", streams, [cell.stream for cell in cells])
         cells = [cell for cell in cells if cell.stream in streams]

@@ -112,21 +112,20 @@ def jobs_for(
 
 def _groups(members: Sequence[Member], out: Path, width: int, resume: bool) -> list[list[Member]]:
     """The runs in groups of at most `width` that can go on from a common position."""
-    groups: list[list[Member]] = []
-    shared: set[Position] = set()
+    groups: list[tuple[list[Member], set[Position]]] = []
     for settings, seed in members:
         places = {Position()}
         if resume and width > 1:
             kept = shelf_of(settings, settings.folder(out, seed), seed).whole(warn=False)
             places = {checkpoint.position for checkpoint in kept} or places
-        room = groups and len(groups[-1]) < width and together(groups[-1][0][0], settings)
-        if room and shared & places:
-            groups[-1].append((settings, seed))
-            shared &= places
+        for group, shared in groups:
+            if len(group) < width and together(group[0][0], settings) and shared & places:
+                group.append((settings, seed))
+                shared &= places
+                break
         else:
-            groups.append([(settings, seed)])
-            shared = places
-    return groups
+            groups.append(([(settings, seed)], places))
+    return [group for group, _ in groups]
 
 
 def _job(group: Sequence[Member], out: Path, resume: bool, checkpoint_every: float) -> Job:
