@@ -1,4 +1,4 @@
-"""A grid on a real Ray cluster of two nodes, one of which dies in the middle."""
+"""A grid on a real Ray cluster of two nodes, one of which dies in the middle; and no cluster."""
 
 from __future__ import annotations
 
@@ -6,19 +6,26 @@ import contextlib
 import json
 import os
 import signal
+import socket
+import socketserver
 import subprocess
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
+import ray
 from ray import cluster_utils
 
 from remanence.training import plan
 from remanence.training.seeds import make_runs
 
-from .conftest import Write
+from .conftest import Call, Write
 from .test_reproduce import decided, lines, wait_for
 
 Cluster: Any = cluster_utils.Cluster  # its types are half there
@@ -49,8 +56,8 @@ def cluster() -> Iterator[Any]:
             made.shutdown()
 
 
-def start(cluster: Any, grid: list[str]) -> subprocess.Popen[str]:
-    words = ["reproduce", *grid, "--out", "out", "--engine", "ray", "--address", cluster.address]
+def start(address: str, grid: list[str]) -> subprocess.Popen[str]:
+    words = ["reproduce", *grid, "--out", "out", "--engine", "ray", "--address", address]
     return subprocess.Popen(
         [sys.executable, "-m", "remanence", *words],
         stdout=subprocess.DEVNULL,
@@ -87,7 +94,7 @@ def test_failures_are_tried_again_twice_and_the_rest_goes_on(
 ) -> None:
     module("frail", FRAIL)
     words = "table2 --methods frail:Frail --dataset mnist5k --max-steps 8 --seeds 0:3"
-    process = start(cluster, words.split())
+    process = start(cluster.address, words.split())
     try:
         _, errors = process.communicate(timeout=200)
     finally:
@@ -143,7 +150,8 @@ def test_runs_of_a_node_that_dies_go_on_at_the_other(
 ) -> None:
     module("slow", SLOW)
     words = "table2 --methods slow:Slow --buffers 200 --dataset mnist5k --max-steps 300"
-    process = start(cluster, [*words.split(), "--seeds", "0:3", "--checkpoint-every", "0.3"])
+    words += " --seeds 0:3 --checkpoint-every 0.3"
+    process = start(cluster.address, words.split())
     try:
         other = next(node for node in cluster.list_all_nodes() if node is not cluster.head_node)
         raylet = other.all_processes["raylet"][0].process.pid
@@ -170,3 +178,124 @@ def test_runs_of_a_node_that_dies_go_on_at_the_other(
     settings = plan("mnist-360", "slow:Slow", 200, dataset="mnist5k", max_steps=300)
     make_runs(settings, range(3), here / "serial", tell=lambda seed, progress: None)
     assert decided(here / "out") == decided(here / "serial")
+
+
+SMALL = "table2 --methods sgd --dataset mnist5k --max-steps 5 --seeds 0"
+PREFACE = b"PRI * HTTP/2.0"
+"""What Ray says first."""
+
+
+class Server(socketserver.ThreadingMixIn, HTTPServer):
+    """Keeps what it hears."""
+
+    daemon_threads = True
+
+    def __init__(self, handler: type[socketserver.BaseRequestHandler]) -> None:
+        super().__init__(("", 0), handler)  # Ray takes 127.0.0.1 for the machine's own address
+        self.heard: list[bytes] = []
+
+
+class Silent(socketserver.BaseRequestHandler):
+    """Never answers."""
+
+    def handle(self) -> None:
+        assert isinstance(self.server, Server)
+        while heard := self.request.recv(4096):
+            self.server.heard.append(heard)
+
+
+class Web(BaseHTTPRequestHandler):
+    """Answers with an error, as a web server does to what it does not know."""
+
+    def log_message(self, format: str, *arguments: Any) -> None:
+        assert isinstance(self.server, Server)
+        self.server.heard.append(self.requestline.encode())
+
+
+@contextlib.contextmanager
+def serving(handler: type[socketserver.BaseRequestHandler]) -> Iterator[Server]:
+    with Server(handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+
+
+def test_a_port_without_a_head_is_refused_in_seconds(here: Path) -> None:
+    with serving(Silent) as silent, serving(Web) as web:
+        began = time.monotonic()
+        addresses = [f"127.0.0.1:{server.server_port}" for server in (silent, web)]
+        processes = [start(address, SMALL.split()) for address in addresses]
+        try:
+            said = [process.communicate(timeout=60)[1] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        elapsed = time.monotonic() - began
+    assert [process.returncode for process in processes] == [2, 2], said
+    assert said == [
+        f"remanence: no Ray cluster answers at {address}, though the port is open (waited 15 "
+        "seconds); the head's port is 6379, or what `ray start --head --port` was given\n"
+        for address in addresses
+    ]
+    assert elapsed < 30  # 15, and the time to import torch and Ray on a busy machine
+    assert any(PREFACE in heard for heard in silent.heard)
+    assert any(PREFACE in heard for heard in web.heard)
+    assert list(here.glob("out/*")) == []
+
+
+def test_another_port_of_the_cluster_is_refused(cluster: Any, call: Call, here: Path) -> None:
+    address = f"127.0.0.1:{cluster.head_node.node_manager_port}"
+    before = children(os.getpid())
+    ended = call(*SMALL.split(), "--out", "out", "--engine", "ray", "--address", address)
+    assert ended.status == 2
+    assert ended.err.startswith(f"remanence: no Ray cluster answers at {address}, though the port")
+    assert ended.err.count("\n") == 1
+    assert not ray.is_initialized()
+    assert children(os.getpid()) == before
+    assert list(here.glob("out/*")) == []
+
+
+def test_a_head_that_asks_for_a_token_is_not_taken_for_another_server(
+    call: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.socket() as free:
+        free.bind(("", 0))
+        port = free.getsockname()[1]
+    ray_start = [sys.executable, "-m", "ray.scripts.scripts", "start", "--head", "--block"]
+    small = ["--num-cpus", "0", "--object-store-memory", str(80 * 2**20)]
+    small += ["--include-dashboard", "false"]
+    variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64}
+    # Not pytest's folder: the paths of Ray's sockets would be too long.
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        head = subprocess.Popen(
+            [*ray_start, *small, "--port", str(port), "--temp-dir", folder],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, **variables, "RAY_USAGE_STATS_ENABLED": "0"},
+            start_new_session=True,
+        )
+        try:
+            wait_for(lambda: is_open(port), "the head does not start")
+            address = f"127.0.0.1:{port}"
+            ended = call(*SMALL.split(), "--out", "out", "--engine", "ray", "--address", address)
+        finally:
+            os.killpg(head.pid, signal.SIGKILL)
+            head.wait()
+    assert ended.status == 2
+    assert ended.err.startswith(f"remanence: Ray at {address}: ")
+    assert ended.err.endswith(
+        "oken is missing or incorrect; if it asks for a token, set RAY_AUTH_MODE=token\n"
+    )
+    assert ended.err.count("\n") == 1
+    assert list(here.glob("out/*")) == []
+
+
+def is_open(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
+        return True
+    return False

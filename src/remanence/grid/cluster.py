@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import subprocess
 import sys
 import time
 import traceback
@@ -31,6 +32,8 @@ from remanence.training.workers import Event, Tell
 LISTEN_EVERY = 0.5
 """Seconds between looks at what the tasks have said."""
 CONNECT_S = 10
+ANSWER_S = 15
+"""How long the head may take to answer, with the time to import Ray once more."""
 PROBE_S = 120
 OBJECT_STORE = 100 * 2**20
 """Bytes for a cluster of our own: tasks exchange a few words."""
@@ -38,6 +41,8 @@ PATIENCE_S = 120
 """How long a task waits for the process that has its runs: one of a node that is given up."""
 Report = tuple[int, Literal["begun", "progress", "stumbled"], Any]
 """What a task says of its job."""
+_RAISED = "ray.exceptions."
+"""Begins the last line of a traceback that ends in one of Ray's own errors."""
 _PASSED_ON = ("REMANENCE_DATA", "REMANENCE_CACHE", "CUBLAS_WORKSPACE_CONFIG")
 
 
@@ -158,11 +163,17 @@ def _connect(address: str | None) -> None:
     try:
         ray.init(address=address or "local", **how)
     except (OSError, RuntimeError, RayError, ValueError) as error:
-        hint = "; if it asks for a token, set RAY_AUTH_MODE=token"
-        raise ValueError(
-            f"Ray at {address or 'this machine'}: {' '.join(str(error).split())}"
-            f"{'' if address is None or 'RAY_AUTH_MODE' in os.environ else hint}"
-        ) from None
+        raise _refused(address, error) from None
+
+
+def _refused(address: str | None, error: Exception) -> ValueError:
+    """One line, which names the token where that may be what is missing."""
+    hint = "; if it asks for a token, set RAY_AUTH_MODE=token"
+    settled = address is None or "RAY_AUTH_MODE" in os.environ
+    return ValueError(
+        f"Ray at {address or 'this machine'}: {' '.join(str(error).split())}"
+        f"{hint if isinstance(error, ConnectionError) and not settled else ''}"
+    )
 
 
 def _check_reachable(address: str) -> None:
@@ -178,6 +189,40 @@ def _check_reachable(address: str) -> None:
         raise ValueError(
             f"no Ray cluster answers at {address} ({error}); start one with `ray start --head`"
         ) from None
+    _check_head(address)
+
+
+def _check_head(address: str) -> None:
+    """ValueError if what listens there is no head, or does not let us in.
+
+    `ray status` asks, as a process that can be killed: connecting within Ray cannot be given up.
+    What else it finds amiss, such as another version, `ray.init` finds at once and says better.
+    """
+    # What the command `ray` does, which need not be on the path; nothing of the current folder.
+    ask = [sys.executable, "-P", "-m", "ray.scripts.scripts", "status", "--address", address]
+    try:
+        asked = subprocess.run(
+            ask,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+        )
+    except subprocess.TimeoutExpired:
+        error, reason = "RpcError", f"waited {ANSWER_S} seconds"
+    else:
+        raised = [line for line in asked.stderr.splitlines() if line.startswith(_RAISED)]
+        if not (asked.returncode and raised):
+            return
+        error, _, reason = raised[-1].removeprefix(_RAISED).partition(": ")
+    if error != "RpcError":
+        what, _, _advice = reason.partition(". ")
+        raise _refused(address, ConnectionError(what))
+    raise ValueError(
+        f"no Ray cluster answers at {address}, though the port is open ({reason.rstrip(': ')}); "
+        "the head's port is 6379, or what `ray start --head --port` was given"
+    )
 
 
 def _resources(share: dict[str, int]) -> dict[str, int]:
