@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.networks import MLP, ResNet18, _CastTogether, mlp, resnet18
+from remanence.networks import MLP, ResNet18, mlp, resnet18
 
 
 def count(network: nn.Module) -> int:
@@ -126,13 +126,3 @@ def test_a_pass_over_several_batches_leaves_no_trace_when_it_fails() -> None:
     with pytest.raises(RuntimeError):
         network.forward_each(torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8))
     assert network(torch.rand(3, 3, 8, 8)).shape == (3, 5)
-
-
-def test_weights_are_cast_together_and_their_gradients_back() -> None:
-    weights = [torch.randn(4, 3, 3, 3, requires_grad=True), torch.randn(2, 5, requires_grad=True)]
-    casts = _CastTogether.apply(torch.bfloat16, *weights)  # type: ignore[no-untyped-call]
-    directions = [torch.randn_like(cast) for cast in casts]
-    found = torch.autograd.grad(casts, weights, directions)
-    for weight, cast, direction, gradient in zip(weights, casts, directions, found, strict=True):
-        assert torch.equal(cast, weight.bfloat16())
-        assert torch.equal(gradient, direction.float())

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import cache
 from importlib.util import find_spec
-from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 
@@ -109,60 +105,7 @@ def _has_triton() -> bool:
     return find_spec("triton") is not None
 
 
-class _Conv(nn.Conv2d):
-    """A convolution without bias, of which `_cast_together` may have cast the weight."""
-
-    cast: Tensor | None = None
-
-    def __init__(self, inputs: int, outputs: int, size: int, stride: int) -> None:
-        super().__init__(inputs, outputs, size, stride, size // 2, bias=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight = self.weight if self.cast is None else self.cast
-        return self._conv_forward(x, weight, None)  # type: ignore[no-any-return]
-
-
-class _CastTogether(torch.autograd.Function):
-    """Weights in another precision, and their gradients back, in one kernel each way."""
-
-    @staticmethod
-    def forward(ctx: Any, dtype: torch.dtype, *weights: Tensor) -> tuple[Tensor, ...]:
-        return _copied(weights, dtype)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_copied(gradients, torch.float32)
-
-
-def _copied(tensors: Sequence[Tensor], dtype: torch.dtype) -> tuple[Tensor, ...]:
-    copies = [torch.empty_like(tensor, dtype=dtype) for tensor in tensors]
-    torch._foreach_copy_(copies, list(tensors))
-    return tuple(copies)
-
-
-@contextmanager
-def _cast_together(layers: Sequence[_Conv], x: Tensor) -> Iterator[None]:
-    """Inside, in training on a GPU, the layers have their weights in autocast's precision.
-
-    It would cast them one by one, in kernels so small that they leave the card idle.
-    """
-    wanted = x.is_cuda and torch.is_autocast_enabled("cuda") and layers[0].training
-    if not wanted or torch.compiler.is_compiling():
-        yield
-        return
-    dtype = torch.get_autocast_dtype("cuda")
-    casts = _CastTogether.apply(dtype, *(layer.weight for layer in layers))  # type: ignore[no-untyped-call]
-    for layer, cast in zip(layers, casts, strict=True):
-        layer.cast = cast
-    try:
-        yield
-    finally:
-        for layer in layers:
-            layer.cast = None
-
-
-class _Stem(_Conv):
+class _Stem(nn.Conv2d):
     """The convolution of the images themselves.
 
     On a GPU, in training, their channels are filled up to eight with zeros: from eight on, the
@@ -180,8 +123,8 @@ class _Stem(_Conv):
             shape, dtype=dtype, device=x.device, memory_format=torch.channels_last
         ).zero_()
         filled[:, : self.in_channels] = x
-        weight = F.pad(self.weight if self.cast is None else self.cast, (0, 0, 0, 0, 0, missing))
-        return self._conv_forward(filled, weight, None)  # type: ignore[no-any-return]
+        weight = F.pad(self.weight, (0, 0, 0, 0, 0, missing))
+        return F.conv2d(filled, weight, self.bias, self.stride, self.padding)
 
 
 class _Block(nn.Module):
@@ -189,14 +132,14 @@ class _Block(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
-        self.conv1 = _Conv(inputs, outputs, 3, stride)
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False)
         self.bn1 = BatchNorm(outputs, relu=True)
-        self.conv2 = _Conv(outputs, outputs, 3, 1)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, 1, 1, bias=False)
         self.bn2 = BatchNorm(outputs, relu=True)
         self.shortcut: nn.Module = nn.Identity()
         if stride != 1 or inputs != outputs:
             self.shortcut = nn.Sequential(
-                _Conv(inputs, outputs, 1, stride), BatchNorm(outputs, relu=False)
+                nn.Conv2d(inputs, outputs, 1, stride, bias=False), BatchNorm(outputs, relu=False)
             )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -213,7 +156,9 @@ class ResNet18(nn.Module):
 
     def __init__(self, classes: int, channels: int = 3, width: int = 64) -> None:
         super().__init__()
-        self.stem = nn.Sequential(_Stem(channels, width, 3, 1), BatchNorm(width, relu=True))
+        self.stem = nn.Sequential(
+            _Stem(channels, width, 3, 1, 1, bias=False), BatchNorm(width, relu=True)
+        )
         blocks = []
         inputs = width
         for stage in range(4):
@@ -228,8 +173,7 @@ class ResNet18(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits [n, classes] for float images [n, channels, height, width]."""
-        with _cast_together([m for m in self.modules() if isinstance(m, _Conv)], x):
-            return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
+        return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
     def forward_each(self, *batches: Tensor) -> tuple[Tensor, ...]:
         """The logits of each batch, as if they came one after the other, in one pass.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import copy
-from contextlib import nullcontext
 
 import pytest
 import torch
 from torch import Tensor
 
-from remanence import networks
 from remanence.memory import SemanticMemory
 from remanence.networks import BatchNorm, ResNet18
 
@@ -45,6 +43,7 @@ def plain(norm: BatchNorm, x: Tensor, shortcut: Tensor | None, parts: tuple[int,
 def test_norm_sum_and_relu_in_one_are_the_three_operations(
     channels: int, side: int, parts: tuple[int, ...], relu: bool, add: bool
 ) -> None:
+    torch.manual_seed(0)
     ours = BatchNorm(channels, relu=relu).cuda()
     with torch.no_grad():
         ours.weight.uniform_(0.5, 2)
@@ -53,6 +52,11 @@ def test_norm_sum_and_relu_in_one_are_the_three_operations(
     x = images(sum(parts), channels, side, offset=20)
     shortcut = images(sum(parts), channels, side) if add else None
     direction = images(sum(parts), channels, side).flip(0)
+    # A value that ReLU cuts may fall on either side of zero: what is there has no gradient.
+    exact = copy.deepcopy(theirs)
+    exact.relu = False
+    before = plain(exact, x.double(), None if shortcut is None else shortcut.double(), parts)
+    direction[before.abs() < 1e-3] = 0
     found: list[Tensor | None] = []
     expected: list[Tensor | None] = []
     for norm, results in ((ours, found), (theirs, expected)):
@@ -69,9 +73,8 @@ def test_norm_sum_and_relu_in_one_are_the_three_operations(
     for a, b in zip(found, expected, strict=True):
         assert a is not None
         assert b is not None
-        # A value that ReLU cuts at zero may fall on either side of it.
-        close = torch.isclose(a.double(), b, rtol=2e-4, atol=2e-3)
-        assert close.double().mean() > 0.9999, (a.shape, (a.double() - b).abs().max())
+        sums = a.dim() == 1  # over a hundred thousand values
+        torch.testing.assert_close(a.double(), b, rtol=2e-4, atol=2e-2 if sums else 2e-3)
     assert int(ours.num_batches_tracked) == len(parts)  # type: ignore[arg-type]
 
 
@@ -135,20 +138,3 @@ def test_a_semantic_memory_moves_as_lerp_does_and_not_at_all_for_a_weight_of_zer
             p.fill_(torch.nan)
     rarely.update(torch.tensor(100, device="cuda"))
     assert all(torch.equal(a, b) for a, b in zip(before, rarely.network.parameters(), strict=True))
-
-
-def test_weights_cast_together_give_what_autocast_gives(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
-    network = ResNet18(10).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    weights = list(network.parameters())
-    found = []
-    for together in (True, False):
-        if not together:
-            monkeypatch.setattr(networks, "_cast_together", lambda layers, x: nullcontext())
-        with torch.autocast("cuda", dtype=torch.bfloat16):
-            logits = network(images(16, 3, 32))
-        found.append([logits, *torch.autograd.grad(logits.square().sum(), weights)])
-    for ours, theirs in zip(*found, strict=True):
-        assert torch.equal(ours, theirs)
-    assert all(gradient.dtype == torch.float32 for gradient in found[0][1:])
-    assert all(getattr(layer, "cast", None) is None for layer in network.modules())

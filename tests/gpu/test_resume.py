@@ -37,16 +37,16 @@ def silent(progress: Progress) -> None:
 
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
-@pytest.mark.parametrize("step", [90, 250])
-def test_a_group_goes_on_bit_for_bit(engine: str, step: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize("asked", [90, 250])
+def test_a_group_goes_on_bit_for_bit(engine: str, asked: int, tmp_path: Path) -> None:
     what, seeds = settings(engine), (0, 1, 2)
     execute(Job(what, seeds, str(tmp_path / "whole")), silent)
-    taken = 0
+    times = 0
 
     def stop() -> int:
-        nonlocal taken
-        taken += 1
-        return 15 if taken == step else 0
+        nonlocal times
+        times += 1
+        return 15 if times == asked else 0
 
     stopped = str(tmp_path / "stopped")
     with pytest.raises(Interrupted):
@@ -54,6 +54,7 @@ def test_a_group_goes_on_bit_for_bit(engine: str, step: int, tmp_path: Path) -> 
     execute(Job(what, seeds, stopped, resume=True), silent)
     for seed in seeds:
         one, other = (what.folder(tmp_path / name, seed).path for name in ("whole", "stopped"))
-        assert what.folder(tmp_path / "stopped", seed).read("timing.json")["resumed"] == [step]
+        [step] = what.folder(tmp_path / "stopped", seed).read("timing.json")["resumed"]
+        assert asked - 5 <= step < asked  # between two tasks it is asked once more
         for name in ("result.json", "learner.safetensors", "events.jsonl"):
             assert (one / name).read_bytes() == (other / name).read_bytes(), (seed, name)
