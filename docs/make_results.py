@@ -2,9 +2,9 @@
 
     python docs/make_results.py
 
-Each line is what `remanence run … --json` ended with, or one of the file that `remanence
-reproduce` leaves. A table stands between two comments, `<!-- table NAME -->` and `<!-- end -->`;
-what is between them is replaced.
+Each line is one of the file that `remanence reproduce --grid results/NAME.toml` leaves. A table
+stands between two comments, `<!-- table NAME -->` and `<!-- end -->`; what is between them is
+replaced.
 """
 
 from __future__ import annotations
@@ -21,22 +21,29 @@ from remanence.presets import paper_figures, published_code_figures
 HERE = Path(__file__).parent
 TABLES = {
     "s-mnist": ("s-mnist", [200, 500, 5120]),
-    "r-mnist": ("r-mnist", [500]),
-    "p-mnist": ("p-mnist", [500]),
+    "r-mnist": ("r-mnist", [200, 500, 5120]),
+    "p-mnist": ("p-mnist", [200, 500, 5120]),
     "mnist-360": ("mnist-360", [200, 500, 1000]),
     "s-cifar10": ("s-cifar10", [200, 500, 5120]),
 }
+NETWORKS = ("stable", "plastic", "working")
 Summary = dict[str, Any]
 
 
 def read() -> list[Summary]:
-    """Summaries of the published settings, in the order of the files.
-
-    Lines of a sweep (`given`, from `remanence reproduce s3` or a grid) belong to no table here.
-    """
+    """All summaries, stream by stream, and there by method and buffer."""
     files = sorted((HERE.parent / "results").glob("*.jsonl"))
     found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    return [summary for summary in found if not summary.get("given")]
+    streams, methods = list(TABLES), list(METHODS)
+    return sorted(
+        found,
+        key=lambda s: (
+            streams.index(s["stream"]),
+            methods.index(s["method"]),
+            s["buffer"] or 0,
+            sorted(s.get("given", {}).items()),
+        ),
+    )
 
 
 def published(summary: Summary) -> list[tuple[str, float, float | None, int]]:
@@ -109,11 +116,33 @@ def components(summaries: list[Summary]) -> str:
             continue
         asked = {key: summary[key] for key in ("stream", "method", "buffer")}
         theirs = {f.predictor: f for f in paper_figures("S1", **asked)}
-        names = ("stable", "plastic", "working")
-        ours = [summary["predictors"][n]["class_il"] for n in names]
+        ours = [summary["predictors"][n]["class_il"] for n in NETWORKS]
         parts = [summary["stream"], str(summary["buffer"])]
         parts += [plus_minus(o["mean"], o["std"]) for o in ours]
-        parts.append(", ".join(f"{theirs[n].mean:.2f}" for n in names))
+        parts.append(", ".join(f"{theirs[n].mean:.2f}" for n in NETWORKS))
+        lines.append(line(parts))
+    return "\n".join(lines)
+
+
+def sensitivity(summaries: list[Summary]) -> str:
+    """Table S3: CLS-ER with other hyperparameters than the published ones."""
+    lines = [
+        "| λ | r_S | r_P | stable | plastic | working | seeds | paper: stable, plastic, working |"
+    ]
+    lines.append("|---" * 8 + "|")
+    varied = ("consistency_weight", "stable_rate", "plastic_rate")
+    best = dict(zip(varied, (0.15, 0.1, 0.9), strict=True))  # the published setting
+    for summary in sorted(summaries, key=lambda s: sorted(s.get("given", best).items())):
+        asked = {key: summary[key] for key in ("stream", "method", "buffer")}
+        given = summary.get("given", best)
+        figures = {f.predictor: f for f in paper_figures("S3", **asked) if f.settings == given}
+        if not figures:
+            continue
+        ours = [summary["predictors"][name]["class_il"] for name in NETWORKS]
+        theirs = [figures[name].mean for name in NETWORKS]
+        parts = [f"{given[name]:g}" for name in varied]
+        parts += [plus_minus(o["mean"], o["std"]) for o in ours]
+        parts += [str(len(summary["seeds"])), ", ".join(f"{mean:.2f}" for mean in theirs)]
         lines.append(line(parts))
     return "\n".join(lines)
 
@@ -134,7 +163,6 @@ def of_method(summaries: list[Summary], method: str) -> str:
     """One method on all streams; the page of SGD is JOINT's too."""
     on_page = ("sgd", "joint") if method == "sgd" else (method,)
     chosen = [s for s in summaries if s["method"] in on_page]
-    chosen.sort(key=lambda s: (list(TABLES).index(s["stream"]), s["buffer"] or 0))
     head = "| stream | method | buffer | ours | seeds | published |"
     lines = [head, "|---" * 6 + "|"]
     for summary in chosen:
@@ -178,10 +206,12 @@ def fill(page: Path, name: str, content: str) -> None:
 
 def main() -> None:
     """Write the tables."""
-    summaries = read()
+    everything = read()
+    summaries = [summary for summary in everything if not summary.get("given")]
     for name, what in TABLES.items():
         fill(HERE / "results.md", name, table(summaries, *what))
     fill(HERE / "results.md", "components", components(summaries))
+    fill(HERE / "results.md", "sensitivity", sensitivity(everything))
     for page in sorted((HERE / "methods").glob("*.md")):
         fill(page, page.stem, of_method(summaries, page.stem))
     fill(HERE.parent / "README.md", "overview", overview(summaries))
