@@ -62,9 +62,9 @@ class Finding(NamedTuple):
 def analyze(options: AnalyzeOptions) -> int:
     """Analyse the runs; status 1 if a finished one cannot be, 2 if there is none."""
     import torch
-    from rich.console import Console
 
     from remanence.analysis import AnalysisSettings, find_runs
+    from remanence.cli.tables import show
     from remanence.display import analyses_table, tell_user
 
     settings = AnalysisSettings(
@@ -94,7 +94,7 @@ def analyze(options: AnalyzeOptions) -> int:
             tell_user(f"{len(by_state['reused'])} were there already; --again makes them anew")
         runs = [f.run for f in findings if f.run is not None]
         if runs:
-            Console().print(analyses_table(runs))
+            show(analyses_table(runs))
     if options.json:
         line = {
             state: {str(f.folder): f.reason for f in found}

@@ -24,8 +24,7 @@ class DemoOptions:
 
 def demo(options: DemoOptions) -> int:
     """Three methods on s-mnist, one table."""
-    from rich.console import Console
-
+    from remanence.cli.tables import show
     from remanence.display import comparison_table, tell_user
     from remanence.training.plan import plan
 
@@ -43,5 +42,5 @@ def demo(options: DemoOptions) -> int:
             return 1
         summaries.append(summary)
     title = "All ten digits after the last pair (mnist5k, buffer 500, one seed)"
-    Console().print(comparison_table(title, summaries))
+    show(comparison_table(title, summaries))
     return 0

@@ -12,13 +12,12 @@ class ListOptions:
 
 def show_list(options: ListOptions) -> int:
     """Methods, streams, and which datasets are there."""
-    from rich.console import Console
     from rich.table import Table
 
     from remanence import catalog, presets
+    from remanence.cli.tables import show
     from remanence.data import DATASETS, locate
 
-    console = Console()
     methods = Table("method", "", "paper", title="Methods")
     for name, method in catalog.METHODS.items():
         methods.add_row(name, method.title, method.paper)
@@ -34,6 +33,5 @@ def show_list(options: ListOptions) -> int:
         shipped = "ships with remanence" if name == "mnist5k" else None
         absent = f"not found: remanence data fetch {name}"
         present.add_row(name, shipped or (str(place) if place else absent))
-    for table in (methods, streams, present):
-        console.print(table)
+    show(methods, streams, present)
     return 0

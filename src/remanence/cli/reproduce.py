@@ -100,8 +100,7 @@ class ReproduceOptions:
 
 def reproduce(options: ReproduceOptions) -> int:
     """Plan, make what is missing, and show the table."""
-    from rich.console import Console
-
+    from remanence.cli.tables import show
     from remanence.display import tell_user
     from remanence.grid import report
     from remanence.grid.planning import plan_grid
@@ -135,9 +134,8 @@ def reproduce(options: ReproduceOptions) -> int:
         jobs = plan.jobs(speeds, side_by_side=side_by_side, checkpoint_every=checkpoint_every)
         standing = Standing(plan, jobs, speeds, engine.width)
         if options.dry_run:
-            console = Console()
-            console.print(report.plan_table(plan, speeds))
-            console.print(report.plan_sentence(standing), highlight=False, soft_wrap=True)
+            show(report.plan_table(plan, speeds))
+            print(report.plan_sentence(standing))
             return 0
         _work_through(options, standing, engine)
     _show_results(options, plan)
@@ -229,8 +227,7 @@ def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine)
 
 
 def _show_results(options: ReproduceOptions, plan: Plan) -> None:
-    from rich.console import Console
-
+    from remanence.cli.tables import show
     from remanence.display import tell_user
     from remanence.grid import report
 
@@ -240,7 +237,7 @@ def _show_results(options: ReproduceOptions, plan: Plan) -> None:
     path = plan.out / f"{plan.grid.name}.jsonl"
     report.write_summaries(path, [summary for _, summary in found])
     if not options.quiet:
-        Console().print(report.figures_table(plan, found))
+        show(report.figures_table(plan, found))
         tell_user(f"results are in {path}")
     if options.json:
         for _, summary in found:

@@ -142,8 +142,7 @@ HYPERPARAMETERS = (  # those with a flag of their own
 
 def run(options: RunOptions) -> int:
     """Plan, train what is missing, and show the results."""
-    from rich.console import Console
-
+    from remanence.cli.tables import show
     from remanence.display import results_table, tell_user
     from remanence.streams.batches import not_resumable
     from remanence.training.build import build_run, read_dataset
@@ -212,7 +211,7 @@ def run(options: RunOptions) -> int:
     )
     if summary is not None:
         if not options.quiet:
-            Console().print(results_table(summary, published=settings.published))
+            show(results_table(summary, published=settings.published))
             tell_user(f"runs are in {settings.folder(options.out, seeds[0]).path.parent}")
         if options.json:
             print(json.dumps(summary), flush=True)

@@ -97,8 +97,8 @@ def tune(options: TuneOptions) -> int:
         if error.name != "optuna":
             raise
         raise ValueError("tuning needs Optuna: pip install 'remanence[tune]'") from None
-    from rich.console import Console
 
+    from remanence.cli.tables import show
     from remanence.display import tell_user
     from remanence.training.loop import Interrupted
 
@@ -132,7 +132,7 @@ def tune(options: TuneOptions) -> int:
     outcome.draw(outcome.study_figure(found, search.space), search.space, title, figure)
     command = _command(options, best.params)
     if not options.quiet:
-        Console().print(outcome.trials_table(found, search.space, title))
+        show(outcome.trials_table(found, search.space, title))
         tell_user(f"all trials and their figure are in {folder}\nthe best one, on the test set:")
         print(command, flush=True)
     if options.json:

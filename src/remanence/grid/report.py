@@ -94,13 +94,15 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
     table = Table(title=title, min_width=len(title))
     apart = plan.grid.table in ("S1", "S3")
     compared = any(map(as_in_the_paper, (entry for entry, _ in found)))
-    given = list(dict.fromkeys(name for entry, _ in found for name in entry.cell.given))
+    varied = any(entry.cell.given for entry, _ in found)
     for name in ("stream", "method"):
-        table.add_column(name, no_wrap=True)
-    for name in ("buffer", *(name.replace("_", " ") for name in given), "seeds"):
-        table.add_column(name, justify="right")
+        table.add_column(name, overflow="fold")
+    table.add_column("buffer", justify="right", no_wrap=True)
+    if varied:
+        table.add_column("settings", overflow="fold")
+    table.add_column("seeds", justify="right", no_wrap=True)
     if apart:
-        table.add_column("network")
+        table.add_column("network", no_wrap=True)
     for name in ("ours", "paper") if compared else ("ours",):
         table.add_column(name, justify="right", no_wrap=True)
     last = None
@@ -109,11 +111,12 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
         if last not in (None, cell.stream):
             table.add_section()
         known = catalog.METHODS.get(cell.method)
+        settings = [f"{name.replace('_', ' ')} {value:g}" for name, value in cell.given.items()]
         row = [
             cell.stream if cell.stream != last else "",
             known.title if known else cell.method,
             "–" if cell.buffer is None else str(cell.buffer),
-            *(f"{cell.given[name]:g}" if name in cell.given else "" for name in given),
+            *(["\n".join(settings)] if varied else []),
             str(len(summary["seeds"])),
         ]
         last = cell.stream
