@@ -147,8 +147,13 @@ class RunFolder:
                 yield json.loads(line)
 
 
+_CONDITIONS = ("max_steps", "validation", "stream_seed", "precision", "update")
+_USUAL = (None, "fp32")
+"""What a summary names if it is not as usual: two that differ only there are told apart."""
+
+
 def summary(
-    runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float
+    runs: Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]], seconds: float | None
 ) -> dict[str, Any]:
     """Mean and sample standard deviation over seeds, from each run's config and result.
 
@@ -169,6 +174,7 @@ def summary(
         "data": first["data"],
         "method": first["method"],
         "buffer": first["buffer"],
+        **{name: first[name] for name in _CONDITIONS if first.get(name) not in _USUAL},
         "seeds": [config["seed"] for config, _ in runs],
         "predictors": {
             name: {kind: over_seeds(name, kind) for kind in ("class_il", "task_il")}

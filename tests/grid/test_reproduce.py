@@ -15,7 +15,9 @@ from typing import TypeVar
 
 import pytest
 
+from remanence.cli.reproduce import _conditions
 from remanence.training import plan
+from remanence.training.job import Job, execute
 from remanence.training.seeds import make_runs
 
 from .conftest import Call, Write
@@ -95,6 +97,89 @@ def test_the_same_setting_named_twice_is_run_with_the_seeds_of_both(call: Call, 
     found = lines(here / "runs/twice.jsonl")
     assert [(line["method"], line["seeds"]) for line in found] == [("er", [0, 1, 2]), ("sgd", [5])]
     assert len(list(here.glob("runs/*/*/seed-*"))) == 4
+
+
+def test_a_grid_that_another_process_has_made_meanwhile_is_not_made_again(here: Path) -> None:
+    settings = plan("s-mnist", "sgd", dataset="mnist5k", max_steps=3)
+    job = Job(settings, (0,), str(here / "out"), resume=True)
+    folder = settings.folder(here / "out", 0)
+    execute(job, lambda progress: None)  # the other process
+    written = (folder.path / "timing.json").read_bytes()
+    execute(job, lambda progress: None)  # planned when the run was not there yet
+    assert (folder.path / "timing.json").read_bytes() == written
+
+
+def test_the_file_of_results_tells_settings_apart_and_covers_all_seeds(
+    call: Call, here: Path
+) -> None:
+    grid = [*SMALL, "--methods", "sgd", "--workers", "1", "--out", "out"]
+    assert call(*grid, "--max-steps", "3", "--seeds", "0:2").status == 0
+    assert call(*grid, "--max-steps", "5", "--seeds", "0").status == 0
+    fewer = call(*grid, "--max-steps", "3", "--seeds", "1", "--json")
+    found = lines(here / "out/table1.jsonl")
+    assert [(line["max_steps"], line["seeds"]) for line in found] == [(3, [0, 1]), (5, [0])]
+    assert json.loads(fewer.out.splitlines()[-1])["seeds"] == [1]  # what was asked for
+
+
+def test_a_file_that_is_no_file_of_results_is_refused_before_the_work(
+    call: Call, here: Path
+) -> None:
+    (here / "out").mkdir()
+    (here / "out/table1.jsonl").write_text("not json")
+    ended = call(*SMALL, "--methods", "sgd", "--max-steps", "3", "--seeds", "0", "--out", "out")
+    assert ended.status == 2
+    assert "table1.jsonl is not a file of results; move it away" in ended.err
+    assert [path.name for path in (here / "out").iterdir()] == ["table1.jsonl"]
+
+
+def test_a_lost_timing_costs_an_estimate_and_nothing_else(call: Call, here: Path) -> None:
+    grid = [*SMALL, "--methods", "sgd", "--max-steps", "3", "--seeds", "0:2", "--out", "out"]
+    assert call(*grid).status == 0
+    [timing] = here.glob("out/*/*/seed-1/timing.json")
+    before = lines(here / "out/table1.jsonl")[0]
+    timing.write_text("")
+    again = call(*grid)
+    assert again.status == 0
+    assert lines(here / "out/table1.jsonl")[0] == {**before, "seconds": None}
+
+
+def test_brackets_in_a_title_are_shown_as_they_are(call: Call, here: Path) -> None:
+    (here / "mine.toml").write_text(
+        'title = "alpha in [0, 1] and [/b] bold"\n[[runs]]\nmethods = "sgd"\n'
+    )
+    ended = call("--grid", "mine.toml", "--dataset", "mnist5k", "--max-steps", "3")
+    assert ended.status == 0
+    assert "alpha in [0, 1] and [/b] bold" in ended.out
+
+
+def test_streams_of_ones_own_stand_beside_those_of_a_dataset(
+    call: Call, here: Path, module: Write
+) -> None:
+    module(
+        "mine",
+        """
+        import torch
+        from remanence.streams import from_tensors
+
+        def stream():
+            images = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+            labels = torch.arange(20) % 2
+            return from_tensors(images, labels, test=(images, labels), name="mine")
+        """,
+    )
+    (here / "both.toml").write_text(
+        '[[runs]]\nstreams = ["s-mnist", "mine:stream"]\nmethods = "sgd"\n'
+    )
+    ended = call("--grid", "both.toml", "--dataset", "mnist5k", "--max-steps", "2")
+    assert ended.status == 0, ended.err
+    assert [line["stream"] for line in lines(here / "runs/both.jsonl")] == [
+        "s-mnist",
+        "mine:stream",
+    ]
+
+
+def test_conditions_on_one_name_are_joined() -> None:
+    assert _conditions(["plastic_rate=0.2", "plastic-rate=0.5"]) == {"plastic_rate": [0.2, 0.5]}
 
 
 def test_a_grid_of_ones_own(call: Call, here: Path) -> None:
@@ -249,7 +334,7 @@ def test_ctrl_c_says_how_to_go_on(module: Write, here: Path) -> None:
     [
         ("table9", "there is no table 'table9'; the tables are table1, table2, table3, s1, s2, s3"),
         ("", "expected a table (table1, table2, table3, s1, s2, s3) or --grid FILE"),
-        ("table1 --grid g.toml", "expected a table (table1, table2, table3, s1, s2, s3) or --grid"),
+        ("table1 --grid g.toml", "expected a table or --grid FILE, not both table1 and a grid"),
         ("--grid nowhere.toml", "--grid nowhere.toml does not exist"),
         ("table1 --streams x", "table1 has no stream x; what it has is s-mnist, r-mnist, p-mnist"),
         ("table1 --streams s-mnist,", "--streams is 's-mnist,'; expected names with commas"),
@@ -261,10 +346,10 @@ def test_ctrl_c_says_how_to_go_on(module: Write, here: Path) -> None:
         ("table1 --threads 0", "--threads is 0; expected 1 or more"),
         ("table1 --side-by-side 0", "--side-by-side is 0; expected 1 or more"),
         ("table1 --checkpoint-every 0", "--checkpoint-every is 0; expected a number above 0"),
-        ("table1", "nothing of table1 can be run: mnist was not found (`remanence data fetch"),
-        ("table1 --data .", "mnist was not found in "),
+        ("table1", "nothing of table1 can be run: s-mnist, r-mnist, p-mnist: mnist is not"),
+        ("table1 --data .", "or take --dataset mnist5k"),
         ("table1 --dataset foo", "no dataset is called 'foo'; there are mnist, mnist5k, cifar10"),
-        ("table3 --dataset mnist5k", "not mnist5k but cifar100 is needed for gcil-cifar100-unifor"),
+        ("table3 --dataset mnist5k", "gcil-cifar100-longtail: not mnist5k but cifar100 is needed"),
         ("s3 --where lr=1", "--where lr: s3 does not vary it"),
         ("s3 --where plastic_rate", "--where 'plastic_rate'; expected name=number,number"),
         ("s3 --where plastic-rate=7", "s3 has no plastic_rate 7.0; what it has is 0.2, 0.3, 0.4"),
@@ -299,7 +384,7 @@ def test_streams_without_data_are_left_out_with_a_sentence(call: Call) -> None:
     ended = call("s2", "--methods", "sgd", "--dataset", "mnist5k", "--dry-run")
     assert ended.status == 0
     assert ended.err.splitlines() == [
-        "left out: not mnist5k but cifar10 is needed for s-cifar10",
-        "left out: not mnist5k but tiny-imagenet is needed for s-tiny-imagenet",
+        "left out: s-cifar10: not mnist5k but cifar10 is needed",
+        "left out: s-tiny-imagenet: not mnist5k but tiny-imagenet is needed",
     ]
     assert "sgd on p-mnist" in ended.out

@@ -106,7 +106,7 @@ def test_a_grid_of_ones_own_crosses_its_lists(tmp_path: Path) -> None:
     assert len(grid.cells) == 8 + 4 + 1
     assert grid.cells[0] == Cell("s-mnist", "er", 100, {"lr": 0.1})
     assert grid.cells[4] == Cell("s-mnist", "sgd", None, {"lr": 0.1})
-    assert grid.cells[-1] == Cell("s-mnist", "clser", None)  # the buffer that `run` would take
+    assert grid.cells[-1] == Cell("s-mnist", "clser", 500)  # the buffer that `run` would take
 
 
 def test_runs_of_a_grid_may_have_seeds_of_their_own_unless_the_command_names_them(
@@ -139,13 +139,40 @@ def test_runs_of_a_grid_may_have_seeds_of_their_own_unless_the_command_names_the
         ("[[runs]]\nlr = [0.1, true]", "lr is [0.1, True]; expected numbers"),
         ("[[runs]]\nmethods = ['foo']", "there is no method 'foo'"),
         ("[[runs]", "is not TOML"),
-        ("runs = []", "nothing of mine is left"),
-        ('seeds = "3:1"\n[[runs]]', "seeds is '3:1'; expected 3, or"),
-        ("[[runs]]\nseeds = [0, 1]", "seeds is [0, 1]; expected 3, or"),
-        ("[[runs]]\nseeds = true", "seeds is True; expected 3, or"),
-        ("[[runs]]\nstreams = []", "nothing of mine is left"),
+        ("runs = []", "names no runs; expected at least one [[runs]]"),
+        ('seeds = "3:1"\n[[runs]]', "seeds 3:1 is empty: the end must be larger than the start"),
+        ("[[runs]]\nseeds = [0, 1]", "seeds is '[0, 1]'; expected 3, or 0,4,7, or 0:10"),
+        ("[[runs]]\nseeds = true", "seeds is 'True'; expected 3, or 0,4,7, or 0:10"),
+        ("[[runs]]\nstreams = []", "streams is empty"),
+        ("[[runs]]\nstream = 's-mnist'", "has stream; expected streams"),
+        ("[[runs]]\nbuffer = 200", "has buffer; expected buffers"),
+        ("[[runs]]\nnetworks = 3", "networks is 3; expected names"),
     ],
 )
 def test_a_bad_grid_is_refused(tmp_path: Path, text: str, sentence: str) -> None:
     with pytest.raises(ValueError, match=re.escape(sentence)):
         choose(read(tmp_path, text))
+
+
+def test_a_method_asked_for_is_added_or_refused_but_never_dropped(tmp_path: Path) -> None:
+    bare = read(tmp_path, "[[runs]]\nmethods = 'sgd'")
+    assert choose(bare, methods=["er", "sgd"]).cells == (
+        Cell("s-mnist", "sgd", None),
+        Cell("s-mnist", "er", 500),
+    )
+    s3 = paper_grid("s3")
+    chosen = choose(s3, methods=["er", "clser"], where={"plastic_rate": [0.2]})
+    assert chosen.cells[-1] == Cell("s-cifar10", "er", 500)
+    assert {cell.given["plastic_rate"] for cell in chosen.cells[:-1]} == {0.2}
+    rates = read(
+        tmp_path,
+        "[[runs]]\nmethods = 'er'\nlr = [0.1, 0.2]\n[[runs]]\nmethods = 'clser'\nlr = 0.3",
+    )
+    with pytest.raises(ValueError, match="nothing of er is left: mine has no setting that fits"):
+        choose(rates, methods=["er", "clser"], where={"lr": [0.3]})
+
+
+def test_runs_of_a_grid_may_name_networks(tmp_path: Path) -> None:
+    grid = read(tmp_path, "[[runs]]\nmethods = 'sgd'\nnetworks = ['mlp', 'my:net']")
+    assert [cell.network for cell in grid.cells] == ["mlp", "my:net"]
+    assert str(grid.cells[1]) == "sgd on s-mnist, my:net"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,8 +111,6 @@ def reproduce(options: ReproduceOptions) -> int:
     grid = _grid(options)
     side_by_side = at_least_one("--side-by-side", options.side_by_side)
     checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
-    if not options.dry_run:
-        writable(options.out)
     with ExitStack() as stack:
         device, engine = _engine(options, stack)
         plan = plan_grid(
@@ -126,6 +124,9 @@ def reproduce(options: ReproduceOptions) -> int:
             deterministic=options.deterministic,
             elsewhere=options.engine == "ray",
         )
+        if not options.dry_run:
+            writable(options.out)
+            report.read_summaries(_results_file(plan))  # refused now, not after the work
         if not options.quiet:
             notes = dict.fromkeys(note for entry in plan.entries for note in entry.settings.notes)
             for sentence in (*plan.skipped, *(f"note: {note}" for note in notes)):
@@ -145,7 +146,9 @@ def reproduce(options: ReproduceOptions) -> int:
 def _grid(options: ReproduceOptions) -> Grid:
     from remanence.grid.tables import PAPER, choose, paper_grid, read_grid
 
-    if (options.table is None) == (options.grid is None):
+    if options.table is not None and options.grid is not None:
+        raise ValueError(f"expected a table or --grid FILE, not both {options.table} and a grid")
+    if options.table is None and options.grid is None:
         raise ValueError(f"expected a table ({', '.join(PAPER)}) or --grid FILE")
     grid = paper_grid(options.table) if options.table else read_grid(Path(options.grid or ""))
     return choose(
@@ -153,7 +156,7 @@ def _grid(options: ReproduceOptions) -> Grid:
         streams=_listed("--streams", options.streams),
         methods=_listed("--methods", options.methods),
         buffers=_numbers("--buffers", options.buffers, int),
-        where=dict(_condition(text) for text in options.where),
+        where=_conditions(options.where),
         seeds=options.seeds,
     )
 
@@ -175,11 +178,15 @@ def _numbers(flag: str, text: str | None, kind: Callable[[str], Number]) -> list
         raise ValueError(f"{flag} is {text!r}; expected numbers with commas between them") from None
 
 
-def _condition(text: str) -> tuple[str, list[float]]:
-    name, sign, values = text.partition("=")
-    if not (sign and name):
-        raise ValueError(f"--where {text!r}; expected name=number,number")
-    return name.replace("-", "_"), _numbers(f"--where {name}", values, float) or []
+def _conditions(texts: Sequence[str]) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {}
+    for text in texts:
+        name, sign, values = text.partition("=")
+        if not (sign and name):
+            raise ValueError(f"--where {text!r}; expected name=number,number")
+        numbers = _numbers(f"--where {name}", values, float) or []
+        found.setdefault(name.replace("-", "_"), []).extend(numbers)
+    return found
 
 
 def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
@@ -200,6 +207,7 @@ def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
             ) from None
         cluster = stack.enter_context(OnRay(options.address, options.device, threads))
         if not options.dry_run:
+            writable(options.out)
             cluster.check(options.out)
         return cluster.device, cluster
     if options.address is not None:
@@ -226,6 +234,10 @@ def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine)
         raise
 
 
+def _results_file(plan: Plan) -> Path:
+    return plan.out / f"{plan.grid.name}.jsonl"
+
+
 def _show_results(options: ReproduceOptions, plan: Plan) -> None:
     from remanence.cli.tables import show
     from remanence.display import tell_user
@@ -234,10 +246,11 @@ def _show_results(options: ReproduceOptions, plan: Plan) -> None:
     found = report.summaries(plan)
     if not found:
         return
-    path = plan.out / f"{plan.grid.name}.jsonl"
-    report.write_summaries(path, [summary for _, summary in found])
     if not options.quiet:
         show(report.figures_table(plan, found))
+    path = _results_file(plan)
+    report.write_summaries(path, [line for _, line in report.summaries(plan, all_seeds=True)])
+    if not options.quiet:
         tell_user(f"results are in {path}")
     if options.json:
         for _, summary in found:

@@ -146,6 +146,7 @@ def run(options: RunOptions) -> int:
     from remanence.display import results_table, tell_user
     from remanence.streams.batches import not_resumable
     from remanence.training.build import build_run, read_dataset
+    from remanence.training.distributed import from_rank_0
     from remanence.training.plan import parse_seeds, plan
     from remanence.training.ranks import leads, prepare
 
@@ -188,8 +189,10 @@ def run(options: RunOptions) -> int:
         for task in first.stream.tasks:
             if not task.resumable:
                 raise ValueError(not_resumable(task))
-    if leads():
+    if ranks == 1:
         writable(options.out)
+    else:  # rank 0 writes, and all must end if it cannot
+        from_rank_0(lambda: writable(options.out))
     notes = [*settings.notes, *_left_behind(settings, seeds, options)]
     if options.tensorboard is not None:
         writable(options.tensorboard, "--tensorboard")

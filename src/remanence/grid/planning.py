@@ -10,6 +10,7 @@ from typing import Any
 
 from remanence import catalog
 from remanence.data import DATASETS, locate
+from remanence.data.search import absent, resolve
 from remanence.grid.speeds import Speeds, note_run
 from remanence.grid.tables import Cell, Grid
 from remanence.results import RunFolder
@@ -92,7 +93,7 @@ def plan_grid(grid: Grid, out: Path, **how: Any) -> Plan:
         if reason := _lacking(stream, dataset, root):
             lacking.setdefault(reason, []).append(stream)
     absent = {stream for streams in lacking.values() for stream in streams}
-    reasons = [f"{reason} for {', '.join(streams)}" for reason, streams in lacking.items()]
+    reasons = [f"{', '.join(streams)}: {reason}" for reason, streams in lacking.items()]
     there = [cell for cell in grid.cells if cell.stream not in absent]
     if not there:
         raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(reasons)}")
@@ -127,10 +128,12 @@ def _lacking(stream: str, dataset: str | None, root: Path | None) -> str | None:
     if dataset is not None and dataset not in entry.datasets:
         return f"not {dataset} but {' or '.join(entry.datasets)} is needed"
     name = dataset or entry.datasets[0]
-    if locate(name, root) is None:
-        where = "" if root is None else f" in {root}"
-        return f"{name} was not found{where} (`remanence data fetch {name}`, or --data DIR)"
-    return None
+    if locate(name, root) is not None:
+        return None
+    shipped = [other for other in entry.datasets if other != name and locate(other) is not None]
+    return absent(resolve(name), root) + "".join(
+        f"; or take --dataset {other}" for other in shipped
+    )
 
 
 def _settings(cell: Cell, dataset: str | None, how: dict[str, Any]) -> Settings:
@@ -140,8 +143,9 @@ def _settings(cell: Cell, dataset: str | None, how: dict[str, Any]) -> Settings:
         cell.method,
         cell.buffer,
         given=dict(cell.given),
+        network=cell.network,
         # Named, so that small data is not taken for the paper's where that is missing.
-        dataset=known.datasets[0] if known is not None and dataset is None else dataset,
+        dataset=None if known is None else dataset or known.datasets[0],
         **(how if known is not None else {**how, "data_root": None}),
     )
 
@@ -156,7 +160,9 @@ def _entry(cell: Cell, settings: Settings, seeds: tuple[int, ...], out: Path) ->
     if complete:
         steps = int(folders[complete[0]].read("result.json")["steps"])
     else:
-        as_published = not (cell.given or settings.notes) and cell.method in catalog.METHODS
+        as_published = (
+            not (cell.given or cell.network or settings.notes) and cell.method in catalog.METHODS
+        )
         steps = _steps(settings, seeds[0], check=not as_published)
     return Entry(cell, settings, steps, complete, half_done, missing)
 

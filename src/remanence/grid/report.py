@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.markup import escape
 from rich.table import Table
 
 from remanence import catalog, results
 from remanence.display import clock_time, spread
 from remanence.grid.planning import Entry, Plan
-from remanence.grid.speeds import Speeds, duration
+from remanence.grid.speeds import Speeds, duration, seconds_of
 from remanence.grid.standing import Standing
 from remanence.presets import Figure, paper_figures
 from remanence.results import settings_hash
@@ -23,14 +24,14 @@ Summary = dict[str, Any]
 
 def plan_table(plan: Plan, speeds: Speeds) -> Table:
     """What there is and what is to be done, a row per setting."""
-    table = Table(title=plan.grid.title)
+    table = Table(title=escape(plan.grid.title))
     for name in ("setting", "complete", "half done", "to do", "each run"):
         table.add_column(name, justify="left" if name == "setting" else "right")
     for entry in plan.entries:
         seconds = speeds.seconds(entry.settings, entry.steps)
         counts = (len(seeds) for seeds in (entry.complete, entry.half_done, entry.missing))
         table.add_row(
-            str(entry.cell),
+            escape(str(entry.cell)),
             *(str(count or "–") for count in counts),
             "unknown" if seconds is None else clock_time(seconds),
         )
@@ -50,22 +51,24 @@ def plan_sentence(standing: Standing) -> str:
     )
 
 
-def summaries(plan: Plan) -> list[tuple[Entry, Summary]]:
+def summaries(plan: Plan, *, all_seeds: bool = False) -> list[tuple[Entry, Summary]]:
     """A summary of every setting that has a complete run, as `remanence run --json` ends with.
 
     With `hash`, that of the settings; `given`, where hyperparameters are not the published ones;
-    and `seconds` the time that the runs have taken together.
+    and `seconds` the time that the runs have taken together, if it is known. Over the seeds that
+    were asked for, or over all that are there.
     """
     found = []
     for entry in plan.entries:
-        folders = [plan.folder(entry, seed) for seed in entry.seeds]
+        seeds = _seeds_there(plan, entry) if all_seeds else entry.seeds
+        folders = [plan.folder(entry, seed) for seed in seeds]
         done = [folder for folder in folders if folder.complete]
         if not done:
             continue
         runs = [(folder.read("config.json"), folder.read("result.json")) for folder in done]
-        timings = [folder.read("timing.json") for folder in done]
-        seconds = sum(timing["seconds"] / timing["side_by_side"] for timing in timings)
-        summary = results.summary(runs, round(seconds, 1))
+        seconds = [taken for folder in done if (taken := seconds_of(folder)) is not None]
+        whole = len(seconds) == len(done)
+        summary = results.summary(runs, round(sum(seconds), 1) if whole else None)
         summary["hash"] = settings_hash(entry.settings.deciding())
         if entry.cell.given:
             summary["given"] = dict(entry.cell.given)
@@ -73,16 +76,25 @@ def summaries(plan: Plan) -> list[tuple[Entry, Summary]]:
     return found
 
 
+def _seeds_there(plan: Plan, entry: Entry) -> list[int]:
+    names = [place.name for place in plan.folder(entry, 0).path.parent.glob("seed-*")]
+    return sorted(int(name[5:]) for name in names if name[5:].isdecimal())
+
+
+def read_summaries(path: Path) -> dict[str, Summary]:
+    """The lines of a file of results by the hash of their settings; none if it is not there."""
+    try:
+        there = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {summary["hash"]: summary for summary in there}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is not a file of results; move it away") from None
+
+
 def write_summaries(path: Path, found: Sequence[Summary]) -> None:
     """One JSON line per setting; lines of other settings that the file has stay there."""
-    lines = {}
-    if path.exists():
-        try:
-            there = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-            lines = {summary["hash"]: summary for summary in there}
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(f"{path} is not a file of results; move it away") from None
-    lines |= {summary["hash"]: summary for summary in found}
+    lines = read_summaries(path) | {summary["hash"]: summary for summary in found}
     text = "".join(f"{json.dumps(summary)}\n" for summary in lines.values())
     write_whole(path, text.encode())
 
@@ -91,10 +103,10 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
     """Ours beside the paper's, a row per setting, or per network where the paper has those."""
     data = "/".join(dict.fromkeys(summary["data"] for _, summary in found))
     title = f"{plan.grid.title}, data {data}: accuracy in percent"
-    table = Table(title=title, min_width=len(title))
+    table = Table(title=escape(title), min_width=len(title))
     apart = plan.grid.table in ("S1", "S3")
     compared = any(map(as_in_the_paper, (entry for entry, _ in found)))
-    varied = any(entry.cell.given for entry, _ in found)
+    varied = any(entry.cell.given or entry.cell.network for entry, _ in found)
     for name in ("stream", "method"):
         table.add_column(name, overflow="fold")
     table.add_column("buffer", justify="right", no_wrap=True)
@@ -112,11 +124,12 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
             table.add_section()
         known = catalog.METHODS.get(cell.method)
         settings = [f"{name.replace('_', ' ')} {value:g}" for name, value in cell.given.items()]
+        settings += [] if cell.network is None else [cell.network]
         row = [
-            cell.stream if cell.stream != last else "",
-            known.title if known else cell.method,
+            escape(cell.stream) if cell.stream != last else "",
+            known.title if known else escape(cell.method),
             "–" if cell.buffer is None else str(cell.buffer),
-            *(["\n".join(settings)] if varied else []),
+            *([escape("\n".join(settings))] if varied else []),
             str(len(summary["seeds"])),
         ]
         last = cell.stream

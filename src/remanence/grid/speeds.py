@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
 from collections.abc import Sequence
 from functools import cache
@@ -10,6 +11,8 @@ from statistics import fmean
 
 from remanence.results import RunFolder
 from remanence.training import Settings
+
+_log = logging.getLogger(__name__)
 
 
 class Speeds:
@@ -52,8 +55,23 @@ class Speeds:
 
 def note_run(speeds: Speeds, settings: Settings, folder: RunFolder) -> None:
     """Take in what a complete run says of its speed."""
-    timing, steps = folder.read("timing.json"), folder.read("result.json")["steps"]
-    speeds.note(settings, steps, timing["seconds"] / timing["side_by_side"])
+    seconds = seconds_of(folder)
+    if seconds is None:
+        _log.warning("%s says nothing of how long it took", folder.path)
+    else:
+        speeds.note(settings, folder.read("result.json")["steps"], seconds)
+
+
+def seconds_of(folder: RunFolder) -> float | None:
+    """What a complete run took, its share of a card it did not have alone; None if that is lost.
+
+    No accuracy depends on it, so a run is not made again for its sake.
+    """
+    try:
+        timing = folder.read("timing.json")
+    except (ValueError, OSError):
+        return None
+    return float(timing["seconds"] / timing["side_by_side"])
 
 
 def duration(seconds: Sequence[float], width: int) -> float:

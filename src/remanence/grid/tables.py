@@ -11,7 +11,7 @@ from typing import Any
 
 from remanence.presets import paper_figures
 from remanence.training.build import accepted, find_learner
-from remanence.training.plan import check_method, parse_seeds
+from remanence.training.plan import DEFAULT_BUFFER, check_method, parse_seeds
 
 PAPER = {
     "table1": ("1", "Table 1: Class-IL and Domain-IL"),
@@ -26,6 +26,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "streams": ((str,), "names"),
     "methods": ((str,), "names"),
     "buffers": ((int,), "whole numbers"),
+    "networks": ((str,), "names"),
 }
 
 
@@ -38,13 +39,16 @@ class Cell:
     buffer: int | None
     given: Mapping[str, float] = field(default_factory=dict)
     """Hyperparameters other than the published ones."""
+    network: str | None = None
+    """Where it is not the stream's."""
     seeds: str | None = None
     """As the command takes them, where they are not those of the whole grid."""
 
     def __str__(self) -> str:
         buffer = [] if self.buffer is None else [f"buffer {self.buffer}"]
         given = [f"{name} {value:g}" for name, value in self.given.items()]
-        return ", ".join([f"{self.method} on {self.stream}", *buffer, *given])
+        network = [] if self.network is None else [self.network]
+        return ", ".join([f"{self.method} on {self.stream}", *buffer, *network, *given])
 
 
 @dataclass(frozen=True)
@@ -83,7 +87,8 @@ def read_grid(path: Path) -> Grid:
     [[runs]]                      # as many as you like; seeds of its own, if it names some
     streams = ["s-mnist"]
     methods = ["clser", "my:Method"]
-    buffers = [200, 500]
+    buffers = [200, 500]          # 500, if none is named
+    networks = ["mlp"]            # the stream's, if none is named
     consistency_weight = [1, 2]   # any hyperparameter; lists are crossed
     """
     try:
@@ -99,6 +104,8 @@ def read_grid(path: Path) -> Grid:
     if unknown or not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
         wrong = f"has {', '.join(sorted(unknown))}" if unknown else "has no [[runs]]"
         raise ValueError(f"--grid {path} {wrong}; expected title, seeds and [[runs]]")
+    if not runs:
+        raise ValueError(f"--grid {path} names no runs; expected at least one [[runs]]")
     cells = [cell for run in runs for cell in _crossed(path, run)]
     title, seeds = content.get("title", path.stem), _seeds(path, content.get("seeds", 0))
     return Grid(path.stem, str(title), seeds, _unique(cells))
@@ -110,15 +117,20 @@ def _crossed(path: Path, run: Mapping[str, Any]) -> list[Cell]:
     named = {key: value for key, value in run.items() if key != "seeds"}
     lists = {key: value if isinstance(value, list) else [value] for key, value in named.items()}
     for key, values in lists.items():
+        if f"{key}s" in _KINDS:
+            raise ValueError(f"--grid {path} has {key}; expected {key}s")
+        if not values:
+            raise ValueError(f"--grid {path}: {key} is empty")
         kind, expected = _KINDS.get(key, ((int, float), "numbers"))
         if any(isinstance(value, bool) or not isinstance(value, kind) for value in values):
             raise ValueError(f"--grid {path}: {key} is {run[key]!r}; expected {expected}")
     streams, methods = lists.pop("streams", ["s-mnist"]), lists.pop("methods", ["clser"])
-    buffers = lists.pop("buffers", [None])
+    buffers, networks = lists.pop("buffers", [DEFAULT_BUFFER]), lists.pop("networks", [None])
     return [
-        Cell(stream, method, buffer, dict(zip(lists, values, strict=True)), seeds)
+        Cell(stream, method, buffer, dict(zip(lists, values, strict=True)), network, seeds)
         for stream, method in itertools.product(streams, methods)
         for buffer in (buffers if _remembers(method) else [None])
+        for network in networks
         for values in itertools.product(*lists.values())
     ]
 
@@ -127,10 +139,8 @@ def _seeds(path: Path, value: Any) -> str:
     """Seeds as a grid file names them, checked."""
     try:
         parse_seeds(str(value))
-    except ValueError:
-        raise ValueError(
-            f'--grid {path}: seeds is {value!r}; expected 3, or "0,4,7", or "0:10" (10 left out)'
-        ) from None
+    except ValueError as error:
+        raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
     return str(value)
 
 
@@ -159,20 +169,23 @@ def choose(
     if buffers is not None:
         _known(grid, "buffer", buffers, [c.buffer for c in cells if c.buffer is not None])
         cells = [cell for cell in cells if cell.buffer in (None, *buffers)]
+    added = []
     if methods is not None:
-        added = [method for method in methods if method not in {c.method for c in grid.cells}]
-        cells = [
-            *(cell for cell in cells if cell.method in methods),
-            *_added(added, cells),
-        ]
+        new = [method for method in methods if method not in {c.method for c in grid.cells}]
+        added = _added(new, cells)
+        cells = [cell for cell in cells if cell.method in methods]
     for name, values in (where or {}).items():
         there = [cell.given[name] for cell in grid.cells if name in cell.given]
         if not there:
             raise ValueError(f"--where {name}: {grid.name} does not vary it")
         _known(grid, name, values, there)
         cells = [cell for cell in cells if cell.given.get(name) in values]
+    cells += added
     if not cells:
         raise ValueError(f"nothing of {grid.name} is left: it has no setting that fits all of it")
+    for method in methods or ():
+        if method not in {cell.method for cell in cells}:
+            raise ValueError(f"nothing of {method} is left: {grid.name} has no setting that fits")
     return replace(grid, cells=_unique(cells))
 
 
@@ -184,11 +197,17 @@ def _known(grid: Grid, what: str, asked: Sequence[Any], there: Sequence[Any]) ->
 
 
 def _added(methods: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
+    """Methods that a grid does not have, where it has others; with its buffers, if it has any."""
+    buffers: dict[tuple[str, str | None, str | None], list[int | None]] = {}
+    for cell in cells:
+        found = buffers.setdefault((cell.stream, cell.network, cell.seeds), [])
+        if cell.buffer is not None:
+            found.append(cell.buffer)
     return [
-        Cell(cell.stream, method, cell.buffer if _remembers(method) else None)
+        Cell(stream, method, buffer, {}, network, seeds)
         for method in methods
-        for cell in cells
-        if cell.buffer is not None
+        for (stream, network, seeds), found in buffers.items()
+        for buffer in (found or [DEFAULT_BUFFER] if _remembers(method) else [None])
     ]
 
 

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from remanence.manifest import DamagedError
 from remanence.memory.episodic import EpisodicMemory
 from remanence.results import RunFolder, settings_hash
 from remanence.training.build import (
@@ -40,7 +41,7 @@ class Job(NamedTuple):
     seeds: tuple[int, ...]
     out: str
     resume: bool = False
-    """Go on from the last checkpoints, where there are any."""
+    """Take what is complete as it is, and go on from the last checkpoints where there are any."""
     checkpoint_every: float = 60.0
     """Seconds."""
     beside: tuple[tuple[Settings, int], ...] = ()
@@ -72,23 +73,27 @@ def execute(
     `Interrupted` raised. LockedError if another process is at work on one of the runs.
     """
     settings = job.settings  # of all members, as far as data and engine go
-    folders = [member.folder(Path(job.out), seed) for member, seed in job.members]
     with contextlib.ExitStack() as held:
-        for folder in folders:
+        places = []
+        for member, seed in job.members:
+            folder = member.folder(Path(job.out), seed)
             held.enter_context(folder.locked())
+            # Another process may have made it since this job was planned.
+            if not (job.resume and usable(folder)):
+                places.append((member, seed, folder))
+        if not places:
+            return
         dataset, engine = read_dataset(settings), build_engine(settings)
-        runs = [build_run(member, dataset, seed) for member, seed in job.members]
-        shelves = [
-            shelf_of(member, folder, seed)
-            for (member, seed), folder in zip(job.members, folders, strict=True)
-        ]
+        folders = [folder for _, _, folder in places]
+        runs = [build_run(member, dataset, seed) for member, seed, _ in places]
+        shelves = [shelf_of(member, folder, seed) for member, seed, folder in places]
         place = environment(settings.device)
         keeper = Checkpoints if settings.ranks == 1 else SharedCheckpoints
         kept = held.enter_context(keeper(shelves, job.checkpoint_every, place))
         resumed = job.resume and kept.restore(runs)
         if not resumed:
             kept.clear()
-        for (member, seed), folder, run in zip(job.members, folders, runs, strict=True):
+        for (member, seed, folder), run in zip(places, runs, strict=True):
             config = member.config(seed, run.stream)
             folder.reopen(config) if resumed else folder.begin(config)
         if settings.ranks > 1:
@@ -103,13 +108,26 @@ def execute(
             "host": platform.node(),
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         }
-        for (member, seed), folder, run in zip(job.members, folders, runs, strict=True):
+        for (member, seed, folder), run in zip(places, runs, strict=True):
             about = {"stream": member.stream, "method": member.method, "buffer": member.buffer}
             result = {**about, "data": run.stream.data, "seed": seed, **run.record.result()}
             for name, content in run.learner.histograms().items():
                 folder.event(name, step=run.step, **content)
             folder.finish(run.learner, result, timing)
         kept.clear()
+
+
+def usable(folder: RunFolder) -> bool:
+    """Whether the run is finished, and what the summary reads of it as it was written."""
+    if not folder.complete:
+        return False
+    try:
+        for name in ("config.json", "result.json"):
+            folder.check(name)
+    except DamagedError as error:
+        _log.warning("%s (it is made again)", error)
+        return False
+    return True
 
 
 def shelf_of(settings: Settings, folder: RunFolder, seed: int) -> Shelf:

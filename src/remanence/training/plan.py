@@ -154,7 +154,8 @@ def choose_device(device: str, precision: str | None = None, engine: str | None 
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device == "cpu":
         if precision == "bf16" or engine not in (None, "eager"):
-            raise ValueError("bf16 and captured steps need a GPU; leave out --precision, --engine")
+            asked = "--precision bf16" if precision == "bf16" else f"--engine {engine}"
+            raise ValueError(f"{asked} needs a GPU; leave it out to train on the CPU")
         return device
     if not torch.cuda.is_available():
         raise ValueError(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -11,12 +10,12 @@ from typing import NamedTuple
 import torch
 
 from remanence.lock import LockedError
-from remanence.manifest import DamagedError
 from remanence.results import RunFolder
 from remanence.training.build import Settings
 from remanence.training.job import Job as Job
 from remanence.training.job import attempt, shelf_of, together
 from remanence.training.job import execute as execute
+from remanence.training.job import usable as usable
 from remanence.training.loop import Interrupted, Position, Progress
 from remanence.training.signals import Stop, noticed
 from remanence.training.workers import Event, in_workers
@@ -25,8 +24,6 @@ Member = tuple[Settings, int]
 """Settings and seed of a run."""
 Tell = Callable[[int, Progress], None]
 """Called with a seed and where its run stands."""
-
-_log = logging.getLogger(__name__)
 
 
 class Outcome(NamedTuple):
@@ -133,19 +130,6 @@ def _job(group: Sequence[Member], out: Path, resume: bool, checkpoint_every: flo
     seeds = tuple(seed for settings, seed in group if settings is first)
     beside = tuple(member for member in group if member[0] is not first)
     return Job(first, seeds, str(out), resume, checkpoint_every, beside)
-
-
-def usable(folder: RunFolder) -> bool:
-    """Whether the run is finished, and what the summary reads of it as it was written."""
-    if not folder.complete:
-        return False
-    try:
-        for name in ("config.json", "result.json"):
-            folder.check(name)
-    except DamagedError as error:
-        _log.warning("%s (it is made again now)", error)
-        return False
-    return True
 
 
 def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) -> dict[int, str]:
