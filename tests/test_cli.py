@@ -353,7 +353,7 @@ def test_a_run_that_diverges_is_one_sentence_and_status_1(
     ended = call(capfd, "run", *SHORT, "--lr", "1e30", "--quiet", "--json")
     assert (ended.status, ended.out) == (1, "")
     (line,) = ended.err.splitlines()
-    assert line.startswith("remanence: seed 0 failed: seed 0: the loss was infinite or not a num")
+    assert line.startswith("remanence: seed 0 failed: the loss was infinite or not a num")
     assert line.endswith("most often the learning rate (1e+30) is too high")
 
 

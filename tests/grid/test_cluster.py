@@ -60,7 +60,7 @@ def start(address: str, grid: list[str]) -> subprocess.Popen[str]:
     words = ["reproduce", *grid, "--out", "out", "--engine", "ray", "--address", address]
     return subprocess.Popen(
         [sys.executable, "-m", "remanence", *words],
-        stdout=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
@@ -96,18 +96,23 @@ def test_failures_are_tried_again_twice_and_the_rest_goes_on(
     words = "table2 --methods frail:Frail --dataset mnist5k --max-steps 8 --seeds 0:3"
     process = start(cluster.address, words.split())
     try:
-        _, errors = process.communicate(timeout=200)
+        printed, errors = process.communicate(timeout=200)
     finally:
         process.kill()
         process.wait()
     assert process.returncode == 1, errors
-    said = [line for line in errors.splitlines() if "seed 2" in line]
+    *said, last = [line for line in errors.splitlines() if "seed 2" in line]
+    assert last == (
+        "remanence: 1 of 3 runs failed, for the reasons above: frail:Frail on mnist-360, seed 2"
+    )
     assert said == [
         "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 1'",
         "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 2'",
         "remanence: frail:Frail on mnist-360, seed 2 failed: KeyError: 'slot 3'",
     ]
-    assert errors.count("frail.py") >= 1  # where it was
+    assert errors.count("Traceback") == errors.count("frail.py") == 2  # of each seed one
+    assert "(raylet)" not in printed
+    assert "2 of 3" in printed
     assert [line["seeds"] for line in lines(here / "out/table2.jsonl")] == [[0, 1]]
     assert sorted(path.name for path in here.glob("attempt-*")) == [
         f"attempt-{seed}-{attempt}" for seed in (1, 2) for attempt in (1, 2, 3)

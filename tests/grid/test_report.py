@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from remanence.grid import Cell, Entry
-from remanence.grid.report import paper_text, write_summaries
+from remanence.grid import Cell, Entry, Grid, Plan, Speeds, Standing
+from remanence.grid.report import NAMED, failures_sentence, paper_text, write_summaries
 from remanence.training import Settings
+from remanence.training.job import Job
 
 FULL = Settings("s-mnist", "clser", 500, {}, "mlp", "mnist", "0" * 8)
 
@@ -69,3 +70,19 @@ def test_lines_of_other_settings_stay_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"table1.jsonl is not a file of results; move it away"):
         write_summaries(path, [])
     assert path.read_text() == "not ours\n"
+
+
+def test_what_failed_is_named_by_setting_and_seeds_and_not_without_end(tmp_path: Path) -> None:
+    entries = [replace(entry(lr=float(n)), missing=(0, 1)) for n in range(NAMED + 2)]
+    entries = [replace(e, settings=replace(FULL)) for e in entries]  # told apart by identity
+    plan = Plan(Grid("mine", "mine", "0:2", ()), tmp_path, entries, [])
+    jobs = [Job(e.settings, (seed,), str(tmp_path)) for seed in (1, 0) for e in entries]
+    standing = Standing(plan, jobs, Speeds(), 1)
+    for course in standing.courses[: NAMED + 3]:
+        course.state = "failed"
+    clauses = [f"clser on s-mnist, buffer 500, lr {n}, seed 1" for n in range(1, NAMED)]
+    assert failures_sentence(standing) == (
+        f"{NAMED + 3} of {2 * NAMED + 4} runs failed, for the reasons above: "
+        f"clser on s-mnist, buffer 500, lr 0, seeds 0, 1; {'; '.join(clauses)}; "
+        "and 2 more settings"
+    )

@@ -232,7 +232,8 @@ def test_failures_are_tried_again_twice_and_the_rest_goes_on(
         *("--seeds", "0:3", "--workers", "1", "--out", "out"),
     )
     assert ended.status == 1
-    said = [line for line in ended.err.splitlines() if "frail:Frail on mnist-360, seed" in line]
+    told = ended.err.splitlines()
+    *said, last = [line for line in told if "frail:Frail on mnist-360, seed" in line]
     assert [line.partition("  [")[0].partition(" %")[0] for line in said if "done" not in line] == [
         "frail:Frail on mnist-360, seed 1 failed and is tried again: its worker process died "
         "(signal 9)",
@@ -243,6 +244,30 @@ def test_failures_are_tried_again_twice_and_the_rest_goes_on(
     ]
     assert len(list(here.glob("attempt-2-*"))) == 3
     assert [line["seeds"] for line in lines(here / "out/table2.jsonl")] == [[0, 1]]
+    assert ended.err.count("Traceback") == 2  # of each seed one, where it was
+    assert ended.err.count("in step\n    raise KeyError(") == 2
+    (row,) = (line for line in ended.out.splitlines() if "frail:Frail" in line)
+    assert "2 of 3" in row
+    assert last == told[-1]
+    assert last == (
+        "remanence: 1 of 3 runs failed, for the reasons above: frail:Frail on mnist-360, seed 2"
+    )
+
+
+def test_a_grid_that_failed_as_a_whole_has_a_last_word(call: Call, here: Path) -> None:
+    (here / "steep.toml").write_text('[[runs]]\nmethods = "er"\nbuffers = 200\nlr = 1e30\n')
+    few = ["--dataset", "mnist5k", "--max-steps", "3", "--seeds", "0:2", "--workers", "1"]
+    ended = call("--grid", "steep.toml", *few, "--quiet")
+    assert (ended.status, ended.out) == (1, "")
+    *reasons, last = [line for line in ended.err.splitlines() if line.startswith("remanence: ")]
+    assert [line.partition(" was ")[0] for line in reasons] == [
+        f"remanence: er on s-mnist, buffer 200, lr 1e+30, seed {seed} failed: the loss"
+        for seed in (0, 1)
+    ]
+    assert last == (
+        "remanence: 2 of 2 runs failed, for the reasons above: "
+        "er on s-mnist, buffer 200, lr 1e+30, seeds 0, 1"
+    )
 
 
 # -- a stop in the middle -------------------------------------------------------------------

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from remanence.training.job import Job, execute, together
+from remanence.training.job import Failure, Job, attempt, execute, together
+from remanence.training.loop import Progress
 from remanence.training.plan import plan
 
 
@@ -28,6 +30,21 @@ def test_runs_of_different_methods_side_by_side_are_those_made_alone(tmp_path: P
         )
         for name in ("config.json", "result.json", "learner.safetensors"):
             assert (beside_others / name).read_bytes() == (alone / name).read_bytes()
+
+
+@pytest.mark.parametrize(("resume", "how"), [(False, "--resume"), (True, "the same command")])
+def test_trouble_with_the_disk_says_what_goes_on_when_it_is_mended(
+    resume: bool, how: str, tmp_path: Path
+) -> None:
+    def full(progress: Progress) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "runs/file")
+
+    settings = plan("s-mnist", "sgd", dataset="mnist5k", max_steps=3)
+    job = Job(settings, (0,), str(tmp_path), resume)
+    assert attempt(job, full, lambda: 0) == Failure(
+        "runs/file: No space left on device; when that is mended, "
+        f"{how} goes on from the last checkpoint"
+    )
 
 
 @pytest.mark.parametrize("change", ["max_steps", "stream_seed", "batch", "method"])

@@ -140,7 +140,10 @@ def reproduce(options: ReproduceOptions) -> int:
             return 0
         _work_through(options, standing, engine)
     _show_results(options, plan)
-    return 1 if standing.runs("failed") else 0  # which and why was said when they did
+    if not standing.runs("failed"):
+        return 0
+    _say_failures(standing)
+    return 1
 
 
 def _grid(options: ReproduceOptions) -> Grid:
@@ -232,6 +235,18 @@ def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine)
     except KeyboardInterrupt:
         tell_user(f"{standing.done} of {standing.total} runs are done")
         raise
+
+
+def _say_failures(standing: Standing) -> None:
+    """In one line, which a terminal shows with its words whole."""
+    from rich.console import Console
+    from rich.text import Text
+
+    from remanence.grid.report import failures_sentence
+
+    console = Console(stderr=True)
+    sentence = Text(f"remanence: {failures_sentence(standing)}")
+    console.print(sentence, soft_wrap=not console.is_terminal)
 
 
 def _results_file(plan: Plan) -> Path:

@@ -268,7 +268,7 @@ def train_seeds(
             f"{outcome.reused} of {len(seeds)} runs were there already; --again trains them again"
         )
     for seed, reason in outcome.failed.items():
-        tell_user(f"remanence: seed {seed} failed: {reason}")
+        tell_user(f"remanence: seed {seed} failed: {reason.removeprefix(f'seed {seed}: ')}")
     if not outcome.done:
         return outcome, None
     runs = [(f.read("config.json"), f.read("result.json")) for f in outcome.done.values()]

@@ -20,6 +20,8 @@ from remanence.results import settings_hash
 from remanence.state import write_whole
 
 Summary = dict[str, Any]
+NAMED = 8
+"""Settings that a sentence names at most."""
 
 
 def plan_table(plan: Plan, speeds: Speeds) -> Table:
@@ -48,6 +50,26 @@ def plan_sentence(standing: Standing) -> str:
     return (
         f"{standing.total - standing.done} of {standing.total} runs to do, {standing.width} at a "
         f"time: {time if expected else 'nothing left'}{rest}"
+    )
+
+
+def failures_sentence(standing: Standing) -> str:
+    """Which runs have failed, a clause per setting; why was said when they did."""
+    seeds: dict[str, list[int]] = {}
+    for course in standing.courses:
+        if course.state == "failed":
+            for entry, seed in course.runs:
+                seeds.setdefault(str(entry.cell), []).append(seed)
+    clauses = [
+        f"{cell}, {'seed' if len(failed) == 1 else 'seeds'} {', '.join(map(str, sorted(failed)))}"
+        for cell, failed in seeds.items()
+    ]
+    named, rest = clauses[:NAMED], len(clauses) - NAMED
+    if rest > 0:
+        named.append(f"and {rest} more setting{'s' if rest > 1 else ''}")
+    return (
+        f"{standing.runs('failed')} of {standing.total} runs failed, for the reasons above: "
+        f"{'; '.join(named)}"
     )
 
 
@@ -125,12 +147,13 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
         known = catalog.METHODS.get(cell.method)
         settings = [f"{name.replace('_', ' ')} {value:g}" for name, value in cell.given.items()]
         settings += [] if cell.network is None else [cell.network]
+        made, planned = len(summary["seeds"]), len(entry.seeds)
         row = [
             escape(cell.stream) if cell.stream != last else "",
             known.title if known else escape(cell.method),
             "–" if cell.buffer is None else str(cell.buffer),
             *([escape("\n".join(settings))] if varied else []),
-            str(len(summary["seeds"])),
+            str(made) if made == planned else f"{made} of {planned}",
         ]
         last = cell.stream
         names = list(summary["predictors"])

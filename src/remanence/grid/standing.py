@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from statistics import fmean
+from typing import NamedTuple
 
+from remanence.display import clock_time
 from remanence.grid.planning import Entry, Plan
 from remanence.grid.speeds import Speeds, duration, note_run
 from remanence.training import Progress
@@ -43,6 +44,23 @@ class Course:
     def __str__(self) -> str:
         (entry, seed), *others = self.runs
         return f"{entry.cell}, seed {seed}{f' and {len(others)} beside it' if others else ''}"
+
+
+class TimeLeft(NamedTuple):
+    """Until all jobs are done.
+
+    >>> str(TimeLeft(61, 0)), str(TimeLeft(61, 2)), str(TimeLeft(0, 2))
+    ('1:01 left', 'at least 1:01 left', 'time left unknown')
+    """
+
+    seconds: float
+    unknown: int
+    """Jobs of which nothing is known; they are not in the seconds."""
+
+    def __str__(self) -> str:
+        if self.unknown and self.seconds < 1:
+            return "time left unknown"
+        return f"{'at least ' if self.unknown else ''}{clock_time(self.seconds)} left"
 
 
 class Standing:
@@ -83,6 +101,9 @@ class Standing:
     def note(self, event: Event) -> Course:
         """Take in an event; returns the course that it concerns."""
         course, now = self.current[event.number], self.clock()
+        reason = event.reason
+        if len(course.runs) == 1:  # its name has the seed already
+            reason = reason.removeprefix(f"seed {course.runs[0][1]}: ")
         match event.kind:
             case "begun":
                 course.state, course.begun, course.last = "running", now, None
@@ -91,9 +112,9 @@ class Standing:
             case "done":
                 self._done(course)
             case "again":
-                course.state, course.reason = "waiting", event.reason
+                course.state, course.reason = "waiting", reason
             case "failed":
-                course.state, course.reason = "failed", event.reason
+                course.state, course.reason = "failed", reason
         return course
 
     def _done(self, course: Course) -> None:
@@ -116,14 +137,11 @@ class Standing:
         """Runs that are complete, now or before."""
         return self.before + self.runs("done")
 
-    def seconds_left(self) -> float | None:
-        """Until all is done, jobs of which nothing is known taken for typical; None if none is."""
+    def time_left(self) -> TimeLeft:
+        """Until all is done, as far as it is known."""
         left = self.expected()
         known = [seconds for seconds in left if seconds is not None]
-        if not known:
-            return None if left else 0.0
-        typical = fmean(known)
-        return duration([typical if s is None else s for s in left], self.width)
+        return TimeLeft(duration(known, self.width), len(left) - len(known))
 
     def expected(self) -> list[float | None]:
         """Seconds left of every job that is not done; None where nothing is known of it."""

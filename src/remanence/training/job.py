@@ -194,37 +194,41 @@ def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
     folder.event("evaluation", step=run.step, task=task, class_il=found)
 
 
-def attempt(job: Job, tell: Callable[[Progress], None], stop: Callable[[], int]) -> str | None:
+class Failure(NamedTuple):
+    """Why a job failed."""
+
+    reason: str
+    trace: str = ""
+    """The traceback of what no sentence explains: an error in a user's own code, or ours."""
+
+
+def attempt(job: Job, tell: Callable[[Progress], None], stop: Callable[[], int]) -> Failure | None:
     """Make the runs of a job; returns why that failed, if it did."""
     try:
         execute(job, tell, stop)
     except Exception as error:
-        if not isinstance(error, EXPECTED):
-            traceback.print_exc()  # in a user's own code, or ours
-        return explain(error)
+        return explain(error, job)
     return None
 
 
-EXPECTED = (TrainingError, ValueError, OSError)
-"""What their sentences explain; of anything else one wants to see where it was."""
-
-
-def explain(error: Exception) -> str:
-    """Why a job failed."""
+def explain(error: Exception, job: Job) -> Failure:
+    """Why a job failed that ended with this error."""
     if isinstance(error, OSError):
-        return _about_files(error)
+        return Failure(_about_files(error, job))
     if isinstance(error, TrainingError | ValueError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"
+        return Failure(str(error))
+    trace = "".join(traceback.format_exception(error))
+    return Failure(f"{type(error).__name__}: {error}", trace)
 
 
-def _about_files(error: OSError) -> str:
+def _about_files(error: OSError, job: Job) -> str:
     """What the file system refused, and what to do."""
     if error.filename is None:
         return str(error)
     if error.errno == errno.ENOENT:
         return f"{error.filename} is not there any more: its folder was removed during the run"
+    how = "the same command" if job.resume else "--resume"
     return (
-        f"{error.filename}: {error.strerror}; when that is mended, --resume goes on from the last "
+        f"{error.filename}: {error.strerror}; when that is mended, {how} goes on from the last "
         "checkpoint"
     )

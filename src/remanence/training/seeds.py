@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -159,6 +160,7 @@ def _at_once(
             tell(seeds[0], event.progress)
         if event.kind == "failed":
             failed.update(dict.fromkeys(seeds, event.reason))
+            _show(event.trace)
 
     in_workers(jobs, workers=workers, threads=threads, tell=note, stop=stop)
     return failed
@@ -170,7 +172,13 @@ def _in_turn(jobs: Sequence[Job], threads: int, tell: Tell, stop: Stop) -> dict[
     for job in jobs:
         if stop():
             break
-        reason = attempt(job, lambda progress, job=job: tell(job.seeds[0], progress), stop)  # type: ignore[misc]
-        if reason is not None:
-            failed |= dict.fromkeys(job.seeds, reason)
+        failure = attempt(job, lambda progress, job=job: tell(job.seeds[0], progress), stop)  # type: ignore[misc]
+        if failure is not None:
+            failed |= dict.fromkeys(job.seeds, failure.reason)
+            _show(failure.trace)
     return failed
+
+
+def _show(trace: str) -> None:
+    """From this process, whose stderr a live display puts above itself."""
+    print(trace, end="", file=sys.stderr, flush=True)

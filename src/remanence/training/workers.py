@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 import torch
 
-from remanence.training.job import Job, attempt
+from remanence.training.job import Failure, Job, attempt
 from remanence.training.loop import Interrupted, Progress
 from remanence.training.signals import Stop
 
@@ -31,6 +31,8 @@ class Event(NamedTuple):
     progress: Progress | None = None
     reason: str = ""
     """Why it failed."""
+    trace: str = ""
+    """The traceback, where the reason does not say enough."""
 
 
 Tell = Callable[[Event], None]
@@ -110,7 +112,7 @@ class _Pool:
             del self.busy[channel]
             process.join()
             if not self.stopping:
-                self.failed(number, f"its worker process died ({_end(process.exitcode)})")
+                self.failed(number, Failure(f"its worker process died ({_end(process.exitcode)})"))
             if self.waiting:
                 self.start_worker()
             return
@@ -124,11 +126,12 @@ class _Pool:
             self.failed(number, content)
         self.give_work(channel, process)
 
-    def failed(self, number: int, reason: str) -> None:
+    def failed(self, number: int, failure: Failure) -> None:
         self.chances[number] -= 1
         if self.chances[number]:
             self.waiting.insert(0, number)
-        self.tell(Event(number, "again" if self.chances[number] else "failed", reason=reason))
+        kind: Literal["again", "failed"] = "again" if self.chances[number] else "failed"
+        self.tell(Event(number, kind, reason=failure.reason, trace=failure.trace))
 
     def end(self) -> None:
         """At once where one is still busy: we were interrupted, and not for the first time."""
@@ -165,8 +168,8 @@ def _work(channel: Connection[Any, Any], threads: int) -> None:
     torch.set_num_threads(threads)
     with contextlib.suppress(Interrupted):  # the parent hears of our end
         while not stop() and (job := channel.recv()) is not None:
-            reason = attempt(job, lambda progress: channel.send(("progress", progress)), stop)
-            channel.send(("ended", reason))
+            failure = attempt(job, lambda progress: channel.send(("progress", progress)), stop)
+            channel.send(("ended", failure))
     if stop():
         sys.exit(128 + stop())
 
