@@ -1,4 +1,4 @@
-"""The jobs of a grid on a Ray cluster: Ray does placement and liveness."""
+"""The jobs of a grid on a Ray cluster: Ray does placement, retries and liveness."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import sys
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from types import TracebackType
@@ -38,7 +39,7 @@ OBJECT_STORE = 100 * 2**20
 """Bytes for a cluster of our own: tasks exchange a few words."""
 PATIENCE_S = 120
 """How long a task waits for the process that has its runs: one of a node that is given up."""
-Report = tuple[int, Literal["begun", "progress"], Any]
+Report = tuple[int, Literal["begun", "progress", "stumbled"], Any]
 """What a task says of its job."""
 _RAISED = "ray.exceptions."
 """Begins the last line of a traceback that ends in one of Ray's own errors."""
@@ -117,32 +118,21 @@ class OnRay(AbstractContextManager["OnRay"]):
         # With us, so that it lives as long as we do, whichever other node dies.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
         reports: Any = _remote(_Reports, num_cpus=0, scheduling_strategy=here).remote()
-        # Ray tries again what dies, and we what fails: Ray would write a traceback of its own
-        # across our lines whenever a task raises.
-        task = _remote(_do, max_retries=RETRIES, **self.share)
-        pending: dict[Any, int] = {}
-
-        def submit(numbers: Iterable[int]) -> None:
-            for number in numbers:
-                pending[task.remote(number, jobs[number], self.threads, reports)] = number
-
-        submit(range(len(jobs)))
-        chances = [1 + RETRIES] * len(jobs)
+        task = _remote(_do, max_retries=RETRIES, retry_exceptions=True, **self.share)
+        pending = {task.remote(n, job, self.threads, reports): n for n, job in enumerate(jobs)}
+        attempts: Counter[int] = Counter()
+        failures: dict[int, Failure] = {}
         while pending and not stop():
             ended, _ = ray.wait(list(pending), num_returns=len(pending), timeout=LISTEN_EVERY)
             heard = ray.get(reports.drain.remote())
-            again = []
             for reference in ended:  # all of one job before the next takes its place
                 number = pending.pop(reference)
-                _pass_on([report for report in heard if report[0] == number], tell)
-                chances[number] -= 1
-                event = _outcome(number, reference, last=not chances[number])
-                tell(event)
-                if event.kind == "again":
-                    again.append(number)
+                mine = [report for report in heard if report[0] == number]
+                _pass_on(mine, attempts, failures, tell)
+                tell(_outcome(number, failures.get(number), reference))
             running = set(pending.values())
-            _pass_on([report for report in heard if report[0] in running], tell)
-            submit(again)
+            rest = [report for report in heard if report[0] in running]
+            _pass_on(rest, attempts, failures, tell)
 
 
 def _remote(what: Any, **options: Any) -> Any:
@@ -150,9 +140,19 @@ def _remote(what: Any, **options: Any) -> Any:
     return ray.remote(**options)(what)
 
 
-def _pass_on(heard: Sequence[Report], tell: Tell) -> None:
-    for number, kind, progress in heard:
-        tell(Event(number, kind, progress=progress))
+def _pass_on(
+    heard: Sequence[Report], attempts: Counter[int], failures: dict[int, Failure], tell: Tell
+) -> None:
+    for number, kind, content in heard:
+        if kind == "begun":
+            attempts[number] += 1
+            tell(Event(number, "begun"))
+        elif kind == "progress":
+            tell(Event(number, "progress", progress=content))
+        else:
+            failures[number] = content
+            if attempts[number] <= RETRIES:  # else Ray hands it over
+                tell(Event(number, "again", reason=content.reason, trace=content.trace))
 
 
 def _connect(address: str | None) -> None:
@@ -236,19 +236,17 @@ def _resources(share: dict[str, int]) -> dict[str, int]:
     return {"CPU": share["num_cpus"], "GPU": share["num_gpus"]}
 
 
-def _outcome(number: int, reference: Any, *, last: bool) -> Event:
-    """What became of a task; `last` if it is not tried again."""
-    failure: Failure | None
+def _outcome(number: int, failure: Failure | None, reference: Any) -> Event:
+    """What became of a task, of which `failure` is the last that it said."""
     try:
-        failure = ray.get(reference)
-    except RayTaskError as error:  # the node could not even begin
-        failure = Failure(f"{type(error.cause).__name__}: {error.cause}", f"{error}\n")
+        ray.get(reference)
+    except RayTaskError as error:
+        if failure is None:  # it could not even begin
+            failure = Failure(f"{type(error.cause).__name__}: {error.cause}", f"{error}\n")
+        return Event(number, "failed", reason=failure.reason, trace=failure.trace)
     except RayError as error:  # its worker or its node died, more often than Ray tries again
         return Event(number, "failed", reason=str(error).strip().splitlines()[0])
-    if failure is None:
-        return Event(number, "done")
-    kind: Literal["again", "failed"] = "failed" if last else "again"
-    return Event(number, kind, reason=failure.reason, trace=failure.trace)
+    return Event(number, "done")
 
 
 # -- what runs on the nodes -----------------------------------------------------------------
@@ -258,16 +256,16 @@ def _sees(path: str) -> bool:
     return os.path.exists(path)
 
 
-def _do(number: int, job: Job, threads: int, reports: Any) -> Failure | None:
-    """A task: the runs of one job. Returns why that failed, if it did."""
+def _do(number: int, job: Job, threads: int, reports: Any) -> None:
+    """A task: the runs of one job. What it raises makes Ray try again."""
     torch.set_num_threads(threads)
     reports.note.remote(number, "begun", None)
     try:
         _patiently(job, lambda progress: reports.note.remote(number, "progress", progress))
     except Exception as error:
         traceback.print_exc()  # into the worker's log
-        return explain(error, job)
-    return None
+        reports.note.remote(number, "stumbled", explain(error, job))
+        raise
 
 
 def _patiently(job: Job, tell: Callable[[Progress], None]) -> None:
