@@ -34,7 +34,8 @@ def trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
         table.add_column(name.replace("_", " "), justify="right")  # a heading can break at spaces
     ranked = sorted(trials, key=lambda t: -1.0 if t.value is None else t.value, reverse=True)
     for trial in ranked[:ROWS]:
-        values = [f"{trial.params[name]:.4g}" for name in space]
+        # One that another process has only just begun has no values yet.
+        values = [f"{trial.params[name]:.4g}" if name in trial.params else "" for name in space]
         table.add_row(str(trial.number), _accuracy(trial), *values)
     failed = sum(trial.reason is not None for trial in trials)
     beside = len(trials) - len(ranked[:ROWS])
