@@ -130,9 +130,8 @@ def _tune(options: TuneOptions) -> int:
     )
     outcome.write_trials(folder / "trials.csv", found, search.space)
     if died:
-        tell_user(
-            f"remanence: {died} worker processes died; call again to make up for their trials"
-        )
+        who = "1 worker process" if died == 1 else f"{died} worker processes"
+        tell_user(f"remanence: {who} died; call again to make up for what was lost")
     running = sum(trial.value is None and trial.reason is None for trial in found)
     if running:
         still = "trial still runs" if running == 1 else "trials still run"
