@@ -45,7 +45,7 @@ value = 3
 CASES = {
     # the command line itself
     "": "Expected one of {run, reproduce, demo, ",
-    "runn": "Unrecognized options: runn",
+    "runn": "Unrecognized options: runn; see `remanence --help`\n",
     "run --bufer 200": "Unrecognized options: --bufer, 200 (perhaps --buffer",
     "run s-mnist r-mnist": "Unrecognized options: r-mnist",
     "run --lr": "Missing value for argument '--lr'",
@@ -63,7 +63,16 @@ CASES = {
     "data fetch": "{mnist,cifar10,cifar100,tiny-imagenet}",
     "data fetch svhn": "invalid choice 'svhn'",
     "data verify svhn": "no dataset is called 'svhn'; there are mnist, mnist5k, cifar10",
-    "list everything": "Unrecognized options: everything",
+    "list everything": "Unrecognized options: everything; see `remanence list --help`\n",
+    "data verify --nonsense": "Unrecognized options: --nonsense; see `remanence data --help`\n",
+    "reproduce table2 --buffer 200": "remanence: Unrecognized options: --buffer, 200 "
+    "(perhaps --buffers?); see `remanence reproduce --help`\n",
+    "reproduce table2 --lr 0.1": "remanence: Unrecognized options: --lr, 0.1; see `remanence "
+    "reproduce --help`\n",
+    "reproduce table2 table3": "options: table3; see `remanence reproduce --help`\n",
+    "reproduce --max-steps x": "'x' is not a whole number; see `remanence reproduce --help`\n",
+    "reproduce --nonsense": "options: --nonsense; see `remanence reproduce --help`\n",
+    "tune --lr 0.1": "Unrecognized options: --lr, 0.1; see `remanence tune --help`\n",
     # names
     "run s-mnits": "there is no stream 's-mnits'; the streams are s-mnist, r-mnist",
     "run ''": "there is no stream ''",
@@ -211,6 +220,17 @@ def test_bad_input_is_one_sentence(
     assert err.count("\n") == 1
     assert CASES[line] in err
     assert not (here / "runs").exists() or not [*(here / "runs").rglob("*")]
+
+
+def test_a_narrow_terminal_changes_no_words(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert main(["reproduce", "table2", "--buffer", "200"]) == 2
+    assert capfd.readouterr().err == (
+        "remanence: Unrecognized options: --buffer, 200 (perhaps --buffers?); "
+        "see `remanence reproduce --help`\n"
+    )
 
 
 def test_the_command_itself_ends_with_status_2(here: Path) -> None:

@@ -12,12 +12,14 @@ import statistics
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+import remanence
 from remanence import catalog, data
 from remanence.cli import RunOptions, main, parse
 from remanence.display import ProgressDisplay, results_table, spread
@@ -25,6 +27,7 @@ from remanence.training import Progress
 from remanence.training.plan import plan
 
 COMMAND = [sys.executable, "-m", "remanence"]
+ROOT = Path(__file__).parents[1]
 SHORT = ["--max-steps", "30", "--dataset", "mnist5k"]
 
 
@@ -395,6 +398,44 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: training/tes
     assert (run.returncode, out) == (130, "")
     again = "remanence run --dataset mnist5k --epochs 9999 --method sgd --resume"
     assert err == f"remanence: stopped; go on with `{again}`\n"
+
+
+@pytest.mark.parametrize("start", ["module", "script"])
+def test_ctrl_c_while_libraries_are_loaded_ends_quietly(start: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "import pathlib, time\npathlib.Path('loading').touch()\ntime.sleep(60)\n"
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, name = project["scripts"]["remanence"].split(":")
+    script = f"import sys; from {module} import {name}; sys.exit({name}())"
+    command = COMMAND if start == "module" else [sys.executable, "-c", script]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.Popen(
+        [*command, "list"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not Path("loading").exists():
+            assert time.monotonic() < deadline
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        out, err = run.communicate(timeout=30)
+    finally:
+        run.kill()
+        run.wait()
+    assert (run.returncode, out, err) == (130, "", "")
+
+
+def test_public_names_are_there_when_they_are_asked_for() -> None:
+    for name in remanence.__all__:
+        assert getattr(remanence, name).__name__ == name
+        assert name in dir(remanence)
+    assert not hasattr(remanence, "no_such_name")
 
 
 # -- other verbs ----------------------------------------------------------------------------

@@ -1,27 +1,32 @@
 """Learn from streams that change, and keep what was learned.
 
-The public names are re-exported here one by one; everything else may change.
+The public names are re-exported here one by one; everything else may change. They are imported when
+the first is asked for: torch takes seconds, and by then the command listens to Ctrl-C.
 """
 
-from remanence.learners import (
-    AGEM,
-    CLSER,
-    DER,
-    DERPP,
-    ER,
-    FDR,
-    GEM,
-    GSS,
-    MER,
-    SGD,
-    ICaRL,
-    Learner,
-    MeanER,
-    Predictor,
-)
-from remanence.records import Samples
-from remanence.streams import Stream, from_batches, from_dataset, from_tensors
-from remanence.training import fit, load_run
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from remanence.learners import (
+        AGEM,
+        CLSER,
+        DER,
+        DERPP,
+        ER,
+        FDR,
+        GEM,
+        GSS,
+        MER,
+        SGD,
+        ICaRL,
+        Learner,
+        MeanER,
+        Predictor,
+    )
+    from remanence.records import Samples
+    from remanence.streams import Stream, from_batches, from_dataset, from_tensors
+    from remanence.training import fit, load_run
 
 __version__ = "0.1.0"
 
@@ -48,3 +53,16 @@ __all__ = [
     "from_tensors",
     "load_run",
 ]
+
+if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            for part in ("learners", "records", "streams", "training"):
+                module = import_module(f"remanence.{part}")
+                if hasattr(module, name):
+                    return getattr(module, name)
+        raise AttributeError(f"module 'remanence' has no attribute {name!r}")
+
+    def __dir__() -> list[str]:
+        return sorted({*globals(), *__all__})

@@ -1,8 +1,28 @@
-"""`python -m remanence`."""
+"""`remanence`, and `python -m remanence`."""
 
+import os
+import signal
 import sys
+from types import FrameType
 
-from remanence.cli import main
+
+def main() -> int:
+    """Run the command; Ctrl-C while its libraries are loaded, for seconds, ends it quietly."""
+    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background
+    if hears:
+        signal.signal(signal.SIGINT, _leave)
+    import remanence.cli
+    import remanence.training.ranks  # and with it torch
+
+    if hears:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    return remanence.cli.main()
+
+
+def _leave(signum: int, frame: FrameType | None) -> None:
+    # An exception could be swallowed by what is being imported, or come out as another one.
+    os._exit(128 + signum)
+
 
 if __name__ == "__main__":
     sys.exit(main())

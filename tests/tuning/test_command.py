@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import optuna
 import pytest
+import torch
 
 from remanence.cli import RunOptions, main, parse
 from remanence.cli import run as run_verb
@@ -103,22 +106,64 @@ def test_a_study_in_which_all_fails_says_so(capfd: pytest.CaptureFixture[str]) -
     assert "remanence: no trial came to an end; why is in studies" in err
 
 
+@pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_study_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    signum: int,
+    status: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     def interrupt(*args: object) -> list[float]:
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), signum)
+        raise AssertionError("the signal was not heard")
 
     monkeypatch.setattr(studies, "evaluate", interrupt)
-    assert main(shlex.split(f"{SHORT} --trials 2")) == 130
+    assert main(shlex.split(f"{SHORT} --trials 2")) == status
     out, err = capfd.readouterr()
     assert (out, err) == ("", f"remanence: stopped; go on with `remanence {SHORT} --trials 2`\n")
+
+
+@pytest.mark.parametrize(
+    ("running", "said"), [(1, "1 trial still runs"), (2, "2 trials still run")]
+)
+def test_trials_that_run_elsewhere_are_remarked_on(
+    running: int, said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(shlex.split(f"{SHORT} --trials 1 --storage kept")) == 0
+    assert "elsewhere" not in capfd.readouterr().err
+    storage = studies._storage(str(tmp_path / "kept"))
+    (name,) = optuna.get_all_study_names(storage)
+    shared = optuna.load_study(study_name=name, storage=storage)
+    for _ in range(running):
+        shared.ask().set_user_attr("process", "another-machine 1:1")
+    assert main(shlex.split(f"{SHORT} --trials {1 + running} --storage kept")) == 0
+    out, err = capfd.readouterr()
+    assert f"remanence: {said} elsewhere; call again for the final table\n" in err
+    assert out.count("running") == running
+
+
+def test_seeds_and_threads_are_part_of_the_best_command(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(studies, "evaluate", lambda *args: [80.0, 90.0])
+    words = f"{SHORT} --trials 1 --seeds 0:2 --threads 2"
+    threads = torch.get_num_threads()
+    try:
+        assert main(shlex.split(words)) == 0
+    finally:
+        torch.set_num_threads(threads)
+    options = parse(shlex.split(capfd.readouterr().out.splitlines()[-1])[1:])
+    assert isinstance(options, RunOptions)
+    assert (options.seeds, options.threads) == ("0:2", 2)
 
 
 BAD = {
     "--trials 0": "--trials is 0; expected 1 or more",
     "--workers 0": "--workers is 0; expected 1 or more",
     "--threads 0": "--threads is 0; expected 1 or more",
+    "--threads 100000": "--threads is 100000; expected at most 256",
+    "--study-seed -1": "--study-seed is -1; expected a whole number from 0 to 4294967295",
+    "--study-seed 4294967296": "--study-seed is 4294967296; expected a whole number from 0 to",
     "--seeds 5:2": "--seeds 5:2 is empty",
     "--method none": "there is no method 'none'; the methods are clser",
     "--validation 0": "validation fraction is 0.0; expected a number between 0 and 1",
@@ -126,6 +171,11 @@ BAD = {
     "--validation 0.0001": "--validation 0.0001 leaves 'classes 0 to 1' without a sample",
     "--space lr": "--space lr: there is no such file; expected name=low:high",
     "--space lr=1": "--space 'lr=1'; expected name=low:high",
+    "--space empty.toml": "--space empty.toml names no hyperparameter; a line may be lr = { low",
+    "--space from.toml": "--space from.toml: lr: from 2 to 1 there is nothing to search",
+    "--space one.toml": "--space one.toml: lr is 3; expected [a, b, …] or { low",
+    "--space half.toml": "--space half.toml: space 'batch': expected whole numbers, not [1, 2.5]",
+    "--space speed.toml": "--space speed.toml: er has no setting 'speed'; it takes batch, epochs",
     "--space speed=1:2": "er has no setting 'speed'; it takes batch, epochs",
     "--space batch=0:8": "the search space does not fit: batch is 0; expected 1 or more",
     "--space lr=0:1": "the search space does not fit: lr is 0; expected a number above 0",
@@ -140,11 +190,22 @@ BAD = {
 }
 
 
+FILES = {
+    "empty": "# lr = [1, 2]\n",
+    "from": "lr = { low = 2, high = 1 }\n",
+    "one": "lr = 3\n",
+    "half": "batch = [1, 2.5]\n",
+    "speed": "speed = [1, 2]\n",
+}
+
+
 @pytest.mark.parametrize("words", BAD)
 def test_bad_input_is_one_sentence(
     words: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "a-file").touch()
+    for name, content in FILES.items():
+        (tmp_path / f"{name}.toml").write_text(content)
     status = main(shlex.split(f"{SHORT} {words}"))
     out, err = capfd.readouterr()
     assert (status, out) == (2, "")
@@ -158,6 +219,15 @@ def test_bad_input_is_one_sentence(
 def test_a_stream_of_ones_own_cannot_be_tuned_on(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "mine:stream"]) == 2
     assert "mine:stream brings its own tests, on which nothing may" in capfd.readouterr().err
+
+
+def test_an_unknown_stream_is_answered_with_those_that_can_be_tuned_on(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["tune", "nope"]) == 2
+    err = capfd.readouterr().err
+    assert err.startswith("remanence: there is no stream 'nope'; the streams are s-mnist, r-mnist")
+    assert "module:function" not in err
 
 
 def test_without_optuna_the_extra_is_named(

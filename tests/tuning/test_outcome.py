@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from remanence.tuning.outcome import (
     best_of,
     draw,
+    page_of,
     study_figure,
     trials_table,
     write_trials,
@@ -53,6 +55,44 @@ def test_the_figure_is_drawn_the_same_each_time(tmp_path: Path) -> None:
     assert ElementTree.fromstring(one).tag.endswith("svg")
     for words in (b"A study", b"best so far", b"memory_batch", b"validation accuracy, percent"):
         assert words in one
+
+
+WIDE: Space = {
+    "weight_decay": Choice((0, 1e-6, 1e-5, 1e-4, 1e-3)),
+    "lr": Range(0.001, 1, log=True),
+    "near": Range(0.02, 0.5, log=True),
+    "rate": Range(0.0, 1.0),
+    "batch": Range(1, 4, whole=True),
+}
+SPREAD = [
+    Trial(n, {"weight_decay": d, "lr": 0.01 * (n + 1), "near": 0.1, "rate": 0.5, "batch": 2}, 80.0)
+    for n, d in enumerate((0, 1e-6, 1e-5, 1e-4, 1e-3))
+]
+
+
+def test_choices_stand_side_by_side_under_their_values() -> None:
+    panel = page_of(study_figure(SPREAD, WIDE), WIDE, "A study").axes[1]
+    assert list(panel.lines[0].get_xdata()) == [0, 1, 2, 3, 4]  # type: ignore[arg-type]
+    assert list(panel.get_xticks()) == [0, 1, 2, 3, 4]
+    labels = [label.get_text() for label in panel.get_xticklabels()]
+    assert labels == ["0", "1e-06", "1e-05", "0.0001", "0.001"]
+
+
+def test_axes_are_what_is_searched_and_their_labels_do_not_overlap() -> None:
+    page = page_of(study_figure(SPREAD, WIDE), WIDE, "A study")
+    page.draw_without_rendering()
+    for panel, (name, part) in zip(page.axes[1:], WIDE.items(), strict=True):
+        if isinstance(part, Range):
+            assert panel.get_xlim() == (part.low, part.high)
+        boxes = [
+            label.get_window_extent()
+            for label in (*panel.get_xticklabels(), *panel.get_xticklabels(minor=True))
+            if label.get_text() and panel.get_xlim()[0] <= label.get_position()[0]
+            if label.get_position()[0] <= panel.get_xlim()[1]
+        ]
+        boxes.sort(key=lambda box: box.x0)
+        assert len(boxes) >= 2, name
+        assert all(one.x1 < other.x0 for one, other in pairwise(boxes)), name
 
 
 def test_the_table_ranks_trials() -> None:

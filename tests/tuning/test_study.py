@@ -169,6 +169,38 @@ def test_the_trial_of_a_process_that_was_killed_is_made_up_for(tmp_path: Path) -
     assert states == [TrialState.FAIL, TrialState.FAIL, TrialState.RUNNING, TrialState.COMPLETE]
 
 
+@pytest.mark.parametrize("lost", [0, 2])
+def test_a_trial_that_was_lost_among_others_is_made_up_for_with_its_own_values(
+    lost: int, tmp_path: Path
+) -> None:
+    whole = run(search(tmp_path / "whole"), 4)
+    one = search(tmp_path)
+    study = begin(one)
+    for number in range(4):  # as of two workers, of which one is killed while the other goes on
+        trial = study.ask(studies.distributions(SPACE))
+        assert dict(trial.params) == whole[number].params
+        if number == lost:
+            trial.set_user_attr("process", f"{platform.node()} 999999999:1")
+        else:
+            study.tell(trial, 50.0)
+    made_up = run(one, 4)[-1]
+    assert made_up.number == 4
+    assert made_up.params == whole[lost].params
+    assert run(one, 5)[-1].params not in [trial.params for trial in whole]
+
+
+def test_a_trial_that_has_yet_to_name_its_place_is_left_one(tmp_path: Path) -> None:
+    one = search(tmp_path)
+    study = begin(one)
+    storage = studies._storage(one.storage)
+    other = optuna.load_study(study_name=one.name, storage=storage)
+    begun = other.ask()  # by another process, which has come no further
+    for _ in range(2):
+        study.ask()
+    assert [trial.user_attrs.get("place") for trial in study.get_trials()] == [None, 1, 2]
+    assert studies._free_place(study, begun.number) == 0
+
+
 def test_a_database_serves_as_well(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path / 'study.db'}"
     assert len(run(search(tmp_path, storage=address), 2)) == 2

@@ -9,7 +9,7 @@ import signal
 import sys
 from contextlib import redirect_stderr
 from types import FrameType
-from typing import Annotated, NoReturn
+from typing import Annotated, NoReturn, get_args
 
 import tyro
 from tyro.conf import subcommand
@@ -35,7 +35,7 @@ Verb = (
     | Annotated[ListOptions, subcommand("list")]
     | Annotated[DataOptions, subcommand("data")]
 )
-
+VERBS = [get_args(verb)[1].name for verb in get_args(Verb)]
 
 Options = (
     RunOptions
@@ -75,14 +75,19 @@ def _sentence(box: str, verb: str) -> str:
     if not parts:
         return text.strip()
     wrong = " ".join(parts[0].split()).rstrip(".").removeprefix("Error parsing ")
+    # Of options that other verbs have, tyro says at length that order may matter: not here.
+    wrong = wrong.partition(" Arguments are applied to")[0].replace(" or misplaced", "")
+    wrong = re.sub(r" \(applied to remanence[a-z ]*\)", ",", wrong).rstrip(",")
     # A flag, what it does, and the verbs that have it.
-    flags = re.findall(r"^ +(--[a-z-]+)(.*?)(?=^ +--|\Z)", "\n".join(parts[1:]), re.M | re.S)
+    flags = re.findall(
+        r"^ +(--(?!help\b)[a-z-]+)(.*?)(?=^ +--|\Z)", "\n".join(parts[1:]), re.M | re.S
+    )
     places = [(flag, re.findall(r"in remanence (\w+)", about)) for flag, about in flags]
     meant = dict.fromkeys(flag for flag, verbs in places if not verbs or verb in verbs)
     perhaps = f" (perhaps {' or '.join(meant)}?)" if "Unrecognized" in wrong and meant else ""
-    helpful = re.findall(r"remanence[a-z ]* --help", text) or ["remanence --help"]
-    own = [help for help in helpful if help.startswith(f"remanence {verb} ")]
-    return f"{wrong}{perhaps}; see `{(own or helpful)[0]}`"
+    own = re.findall(rf"remanence {verb}[a-z ]* --help", text) if verb in VERBS else []
+    general = f"remanence {verb} --help" if verb in VERBS else "remanence --help"
+    return f"{wrong}{perhaps}; see `{own[0] if own else general}`"
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -24,14 +24,13 @@ from remanence.cli.values import (
     Whole,
     above_zero,
     at_least_one,
+    thread_count,
     writable,
 )
 
 if TYPE_CHECKING:
     from remanence.training import Progress, Settings
     from remanence.training.seeds import Outcome
-
-MOST_THREADS = 256
 
 
 @dataclass(frozen=True)
@@ -158,9 +157,7 @@ def run(options: RunOptions) -> int:
     ranks = prepare(seeds, options.device, options.engine)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
     workers = at_least_one("--workers", workers)
-    threads = at_least_one("--threads", options.threads)
-    if threads > MOST_THREADS:
-        raise ValueError(f"--threads is {threads}; expected at most {MOST_THREADS}")
+    threads = thread_count(options.threads)
     side_by_side = at_least_one("--side-by-side", options.side_by_side)
     checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
     if options.again and options.resume:

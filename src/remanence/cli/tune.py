@@ -24,6 +24,7 @@ from remanence.cli.values import (
     Switch,
     Whole,
     at_least_one,
+    thread_count,
     writable,
 )
 
@@ -90,7 +91,20 @@ class TuneOptions:
 
 
 def tune(options: TuneOptions) -> int:
-    """Search, and show what was found."""
+    """Search, and show what was found. A stop, at whatever point, leaves the study as it is."""
+    from remanence.training.loop import Interrupted
+
+    try:
+        return _tune(options)
+    except KeyboardInterrupt:
+        raise Interrupted(signal.SIGINT) from None  # the same command goes on
+    except SystemExit as end:
+        if end.code == 128 + signal.SIGTERM:
+            raise Interrupted(signal.SIGTERM) from None
+        raise
+
+
+def _tune(options: TuneOptions) -> int:
     try:
         from remanence.tuning import outcome, workers
     except ModuleNotFoundError as error:
@@ -100,11 +114,10 @@ def tune(options: TuneOptions) -> int:
 
     from remanence.cli.tables import show
     from remanence.display import tell_user
-    from remanence.training.loop import Interrupted
 
     trials = at_least_one("--trials", options.trials)
     processes = at_least_one("--workers", options.workers)
-    threads = at_least_one("--threads", options.threads)
+    threads = thread_count(options.threads)
     search = _search(options)
     writable(options.out)
     folder = search.folder(options.out)
@@ -112,20 +125,21 @@ def tune(options: TuneOptions) -> int:
     if not options.quiet:
         for note in search.settings.notes:
             tell_user(f"note: {note}")
-    try:
-        found, died = workers.tune(
-            search, trials, workers=processes, threads=threads, quiet=options.quiet
-        )
-    except KeyboardInterrupt:
-        raise Interrupted(signal.SIGINT) from None  # the same command goes on
+    found, died = workers.tune(
+        search, trials, workers=processes, threads=threads, quiet=options.quiet
+    )
     outcome.write_trials(folder / "trials.csv", found, search.space)
     if died:
-        tell_user(
-            f"remanence: {died} worker processes died; call again to make up for their trials"
-        )
+        who = "1 worker process" if died == 1 else f"{died} worker processes"
+        tell_user(f"remanence: {who} died; call again to make up for what was lost")
+    running = sum(trial.value is None and trial.reason is None for trial in found)
+    if running:
+        still = "trial still runs" if running == 1 else "trials still run"
+        tell_user(f"remanence: {running} {still} elsewhere; call again for the final table")
     best = outcome.best_of(found)
     if best is None:
-        tell_user(f"remanence: no trial came to an end; why is in {folder / 'trials.csv'}")
+        if not running:
+            tell_user(f"remanence: no trial came to an end; why is in {folder / 'trials.csv'}")
         return 1
     title = _title(search, len(found))
     figure = folder / "study.svg"
@@ -160,6 +174,10 @@ def _search(options: TuneOptions) -> Search:
             f"{options.stream} brings its own tests, on which nothing may be chosen; tuning needs "
             "a stream of the catalog, whose training samples it can divide"
         )
+    if not 0 <= options.study_seed < 2**32:
+        raise ValueError(
+            f"--study-seed is {options.study_seed}; expected a whole number from 0 to {2**32 - 1}"
+        )
     seeds = parse_seeds(options.seeds)
     held = dict(map(assignment, options.set))
     stream_seed = options.stream_seed
@@ -190,9 +208,14 @@ def _search(options: TuneOptions) -> Search:
     space = {name: part for name, part in space.items() if name not in held}
     if not space:
         raise ValueError("--set holds every hyperparameter of the space: nothing is left to search")
-    planned({**held, **{name: part.extremes()[0] for name, part in space.items()}})
-    space = fitted(space, options.method)
-    check(space, settings, read_dataset(settings), seeds[0])
+    dataset = read_dataset(settings)
+    try:
+        planned({**held, **{name: part.extremes()[0] for name, part in space.items()}})
+        space = fitted(space, options.method)
+        check(space, settings, dataset, seeds[0])
+    except ValueError as error:
+        files = ", ".join(text for text in options.space if "=" not in text)
+        raise ValueError(f"--space {files}: {error}" if files else str(error)) from None
     search = Search(settings, space, tuple(seeds), options.study_seed, options.storage or "")
     file = search.folder(options.out) / "study.journal"
     return search if options.storage else replace(search, storage=str(file))
@@ -221,8 +244,9 @@ def _command(options: TuneOptions, best: Mapping[str, float]) -> str:
     for name in same:
         if (value := getattr(options, name)) is not None:
             words += [f"--{name.replace('_', '-')}", str(value)]
-    if options.device != "auto":
-        words += ["--device", options.device]
+    for name in ("device", "seeds", "threads"):
+        if (value := getattr(options, name)) != getattr(TuneOptions, name):
+            words += [f"--{name}", str(value)]
     own = []
     for name, value in {**dict(map(assignment, options.set)), **best}.items():
         if name in HYPERPARAMETERS:

@@ -12,6 +12,9 @@ from tyro.constructors import PrimitiveConstructorSpec
 
 T = TypeVar("T")
 
+MOST_THREADS = 256
+"""Far more, and the system would not give them: torch ends the process without a word."""
+
 
 def _value(
     read: Callable[[str], T], metavar: str, expected: str, choices: tuple[str, ...] | None = None
@@ -68,6 +71,13 @@ def at_least_one(flag: str, value: int) -> int:
     """The value of a flag that counts something. ValueError below 1."""
     if value < 1:
         raise ValueError(f"{flag} is {value}; expected 1 or more")
+    return value
+
+
+def thread_count(value: int) -> int:
+    """The value of --threads. ValueError for what no machine can give."""
+    if at_least_one("--threads", value) > MOST_THREADS:
+        raise ValueError(f"--threads is {value}; expected at most {MOST_THREADS}")
     return value
 
 

@@ -59,10 +59,10 @@ def plan(
     notes: list[str] = []
     entry = catalog.STREAMS.get(stream)
     if entry is None and ":" not in stream:
-        raise ValueError(
-            f"there is no stream {stream!r}; the streams are {', '.join(catalog.STREAMS)}, or "
-            "your own as module:function"
-        )
+        # One's own cannot be divided for validation, so it is no choice there.
+        own = ", or your own as module:function" if validation is None else ""
+        names = ", ".join(catalog.STREAMS)
+        raise ValueError(f"there is no stream {stream!r}; the streams are {names}{own}")
     check_method(method)
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")

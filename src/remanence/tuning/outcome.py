@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.table import Table
 
 from remanence.evaluation import mean_std
 from remanence.state import write_whole
-from remanence.tuning.space import Choice, Space
+from remanence.tuning.space import Choice, Range, Space
 from remanence.tuning.study import Trial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 ROWS = 10
 """Trials in the table that is shown; the file holds all."""
@@ -34,7 +40,8 @@ def trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
         table.add_column(name.replace("_", " "), justify="right")  # a heading can break at spaces
     ranked = sorted(trials, key=lambda t: -1.0 if t.value is None else t.value, reverse=True)
     for trial in ranked[:ROWS]:
-        values = [f"{trial.params[name]:.4g}" for name in space]
+        # One that another process has only just begun has no values yet.
+        values = [f"{trial.params[name]:.4g}" if name in trial.params else "" for name in space]
         table.add_row(str(trial.number), _accuracy(trial), *values)
     failed = sum(trial.reason is not None for trial in trials)
     beside = len(trials) - len(ranked[:ROWS])
@@ -92,7 +99,17 @@ def study_figure(trials: Sequence[Trial], space: Space) -> StudyFigure:
 def draw(figure: StudyFigure, space: Space, title: str, path: Path) -> None:
     """Write the figure as SVG, the same bytes for the same study."""
     import matplotlib
+
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "remanence"}):
+        page_of(figure, space, title).savefig(file, format="svg", metadata={"Date": None})
+    write_whole(path, file.getvalue())
+
+
+def page_of(figure: StudyFigure, space: Space, title: str) -> Figure:
+    """The figure drawn: accuracy by trial, then a panel for each hyperparameter."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     columns = min(3, 1 + len(space))
     rows = -(-(1 + len(space)) // columns)
@@ -103,20 +120,37 @@ def draw(figure: StudyFigure, space: Space, title: str, path: Path) -> None:
     first.plot(*zip(*figure.accuracy, strict=True), "o", markersize=4, label="trial")
     first.step(*zip(*figure.best, strict=True), where="post", label="best so far")
     first.set_xlabel("trial")
+    first.xaxis.set_major_locator(MaxNLocator(integer=True))
     first.legend()
     for panel, (name, points) in zip(others, figure.panels.items(), strict=False):
-        panel.plot(*zip(*points, strict=True), "o", markersize=4)
-        panel.set_xlabel(name)
         part = space[name]
-        if isinstance(part, Choice):
-            panel.set_xticks(part.values, [f"{value:g}" for value in part.values])
-        elif part.log:
-            panel.set_xscale("log")
+        values, accuracies = zip(*points, strict=True)
+        if isinstance(part, Choice):  # side by side, however far apart their values are
+            values = tuple(map(part.values.index, values))
+        panel.plot(values, accuracies, "o", markersize=4, clip_on=False)
+        panel.set_xlabel(name)
+        _scale(panel, part)
     for unused in others[len(space) :]:
         unused.set_visible(False)
     for left in axes[::columns]:
         left.set_ylabel("validation accuracy, percent")
-    file = io.BytesIO()
-    with matplotlib.rc_context({"svg.hashsalt": "remanence"}):
-        page.savefig(file, format="svg", metadata={"Date": None})
-    write_whole(path, file.getvalue())
+    return page
+
+
+def _scale(panel: Axes, part: Range | Choice) -> None:
+    """Make a panel's axis what is searched, all of it."""
+    from matplotlib.ticker import MaxNLocator, NullFormatter
+
+    if isinstance(part, Choice):
+        panel.set_xticks(range(len(part.values)), [f"{value:g}" for value in part.values])
+        panel.set_xlim(-0.5, len(part.values) - 0.5)
+        return
+    if part.log:
+        panel.set_xscale("log")
+        panel.xaxis.set_minor_formatter(NullFormatter())  # they would lie on top of each other
+        if math.floor(math.log10(part.high)) <= math.ceil(math.log10(part.low)):
+            # One power of ten at most, and nothing else has a label.
+            panel.set_xticks([part.low, part.high], [f"{part.low:g}", f"{part.high:g}"])
+    elif part.whole:
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    panel.set_xlim(part.low, part.high)

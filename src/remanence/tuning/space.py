@@ -17,6 +17,7 @@ from remanence.training.build import build_run
 from remanence.training.plan import whole_settings
 
 FORMS = "name=low:high, name=low:high:log, name=a,b,c or a file of such, say space.toml"
+LINES = "lr = { low = 0.01, high = 0.5, log = true } or batch = [16, 32]"
 
 
 @dataclass(frozen=True)
@@ -95,43 +96,45 @@ def _from_file(path: Path) -> Space:
         raise ValueError(f"--space {path}: there is no such file; expected {FORMS}") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"--space {path} cannot be read: {error}") from None
-    return {name: _from_toml(name, form) for name, form in tables.items()}
+    if not tables:
+        raise ValueError(f"--space {path} names no hyperparameter; a line may be {LINES}")
+    return {name: _from_toml(f"--space {path}: {name}", form) for name, form in tables.items()}
 
 
 def _from_text(text: str, form: str) -> Range | Choice:
     if choice := _numbers(form.split(",")):
-        return _choice(text, choice)
+        return _choice(f"--space {text!r}", choice)
     low, *rest = form.split(":")
     ends, log = _numbers([low, *rest[:1]]), rest[1:]
     if len(ends) != 2 or log not in ([], ["log"]):
         raise ValueError(f"--space {text!r}; expected {FORMS}")
-    return _range(text, *ends, log=bool(log))
+    return _range(f"--space {text!r}", *ends, log=bool(log))
 
 
-def _from_toml(name: str, form: Any) -> Range | Choice:
+def _from_toml(said: str, form: Any) -> Range | Choice:
     match form:
         case list():
             if all(isinstance(value, int | float) for value in form):
-                return _choice(name, form)
+                return _choice(said, form)
         case {"low": int() | float() as low, "high": int() | float() as high, **rest}:
             if not rest or (rest.keys() == {"log"} and isinstance(rest["log"], bool)):
-                return _range(name, low, high, log=bool(rest.get("log")))
+                return _range(said, low, high, log=bool(rest.get("log")))
     raise ValueError(
-        f"space: {name} is {form!r}; expected [a, b, …] or {{ low = …, high = …, log = true }}"
+        f"{said} is {form!r}; expected [a, b, …] or {{ low = …, high = …, log = true }}"
     )
 
 
 def _range(said: str, low: float, high: float, *, log: bool) -> Range:
     if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"space {said!r}: from {low} to {high} there is nothing to search")
+        raise ValueError(f"{said}: from {low} to {high} there is nothing to search")
     if log and low <= 0:
-        raise ValueError(f"space {said!r}: a logarithmic range must begin above 0")
+        raise ValueError(f"{said}: a logarithmic range must begin above 0")
     return Range(low, high, log)
 
 
 def _choice(said: str, values: Sequence[float]) -> Choice:
     if len(set(values)) < max(2, len(values)) or not all(map(math.isfinite, values)):
-        raise ValueError(f"space {said!r}: expected two or more different numbers to choose from")
+        raise ValueError(f"{said}: expected two or more different numbers to choose from")
     return Choice(tuple(values))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import platform
 import time
@@ -57,6 +58,16 @@ class Search:
         values = self.settings.values
         return {name: value for name, value in values.items() if name not in self.space}
 
+    @property
+    def published(self) -> dict[str, float]:
+        """The values that the settings have, where they lie in the space."""
+        values = self.settings.values
+        return {
+            name: values[name]
+            for name, part in self.space.items()
+            if name in values and part.holds(values[name])
+        }
+
     def folder(self, root: Path) -> Path:
         """Where the study's figure and table belong; studies that differ have folders that do."""
         deciding = {
@@ -94,7 +105,7 @@ def open_study(search: Search) -> optuna.Study:
     try:
         return optuna.create_study(
             storage=_storage(search.storage),
-            sampler=_Sampler(search.study_seed),
+            sampler=_Sampler(search.study_seed, search.published),
             study_name=search.name,
             direction="maximize",
             load_if_exists=True,
@@ -113,18 +124,23 @@ def _storage(place: str) -> str | BaseStorage:
 
 
 class _Sampler(BaseSampler):
-    """Optuna's TPE, each trial seeded by its place in the study.
+    """Optuna's TPE, each trial seeded by its place in the study; the first has known values.
 
     So a study that is interrupted and taken up again tries what it would have tried, which a
     sampler that lives as long as its process cannot promise.
     """
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, first: Mapping[str, float]) -> None:
         self.seed = seed
+        self.first = first
+        self.known: Mapping[str, float] = {}
         self.sampler: BaseSampler = TPESampler(seed=seed)
 
     def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        place = _counted_before(study, trial.number)
+        place = _free_place(study, trial.number)
+        # Kept with the trial, as later ones need it; what we are handed is only a copy of it.
+        study._storage.set_trial_user_attr(trial._trial_id, "place", place)
+        self.known = self.first if place == 0 else {}
         self.sampler = TPESampler(seed=derive(self.seed, f"trial {place}") % 2**32)
         self.sampler.before_trial(study, trial)
 
@@ -148,6 +164,8 @@ class _Sampler(BaseSampler):
         param_name: str,
         param_distribution: BaseDistribution,
     ) -> Any:
+        if param_name in self.known:
+            return self.known[param_name]
         return self.sampler.sample_independent(study, trial, param_name, param_distribution)
 
 
@@ -179,6 +197,19 @@ def _counted_before(study: optuna.Study, number: int) -> int:
     return sum(_counts(trial) for trial in trials if trial.number < number)
 
 
+def _free_place(study: optuna.Study, number: int) -> int:
+    """The smallest place that no trial which counts has: of one that was cut off, or a new one.
+
+    Trials that other processes began a moment ago may have yet to name theirs. They have lower
+    numbers and take the smallest places before this one does.
+    """
+    others = [t for t in study.get_trials(deepcopy=False) if _counts(t) and t.number != number]
+    taken = {trial.user_attrs.get("place") for trial in others}
+    unnamed = sum("place" not in trial.user_attrs for trial in others if trial.number < number)
+    free = (place for place in itertools.count() if place not in taken)
+    return next(itertools.islice(free, unnamed, None))
+
+
 def trials_of(study: optuna.Study) -> list[Trial]:
     """The trials that count, in order."""
     return [
@@ -198,21 +229,10 @@ def trials_of(study: optuna.Study) -> list[Trial]:
 def begin(search: Search) -> optuna.Study:
     """The study, made ready for more trials.
 
-    Its first trial has the published values, where they lie in the space. Trials whose process
-    was killed on this machine are broken off, so that others take their place.
+    Trials whose process was killed on this machine are broken off, so that others take their place.
     """
     study = open_study(search)
     break_off_lost(study)
-    states = [trial.state for trial in study.get_trials(deepcopy=False) if _counts(trial)]
-    if not states and not study.get_trials(states=(TrialState.WAITING,)):
-        values = search.settings.values
-        published = {
-            name: values[name]
-            for name, part in search.space.items()
-            if name in values and part.holds(values[name])
-        }
-        if published:
-            study.enqueue_trial(published)
     return study
 
 
