@@ -54,11 +54,15 @@ __all__ = [
     "load_run",
 ]
 
+_PARTS = ("learners", "records", "streams", "training", "data", "memory", "networks", "testing")
+
 if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
 
     def __getattr__(name: str) -> Any:
+        if name in _PARTS:
+            return import_module(f"remanence.{name}")
         if name in __all__:
-            for part in ("learners", "records", "streams", "training"):
+            for part in _PARTS[:4]:
                 module = import_module(f"remanence.{part}")
                 if hasattr(module, name):
                     return getattr(module, name)

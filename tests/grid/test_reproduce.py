@@ -369,6 +369,7 @@ def test_ctrl_c_says_how_to_go_on(module: Write, here: Path) -> None:
         ("table1 --seeds 3:1", "--seeds 3:1 is empty"),
         ("table1 --workers 0", "--workers is 0; expected 1 or more"),
         ("table1 --threads 0", "--threads is 0; expected 1 or more"),
+        ("table1 --threads 100000", "--threads is 100000; expected at most 256"),
         ("table1 --side-by-side 0", "--side-by-side is 0; expected 1 or more"),
         ("table1 --checkpoint-every 0", "--checkpoint-every is 0; expected a number above 0"),
         ("table1", "nothing of table1 can be run: s-mnist, r-mnist, p-mnist: mnist is not"),

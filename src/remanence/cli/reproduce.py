@@ -24,6 +24,7 @@ from remanence.cli.values import (
     above_zero,
     at_least_one,
     cores,
+    thread_count,
     writable,
 )
 
@@ -197,7 +198,7 @@ def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
     from remanence.grid.engines import Local
     from remanence.training.plan import choose_device
 
-    threads = at_least_one("--threads", options.threads)
+    threads = thread_count(options.threads)
     workers = None if options.workers is None else at_least_one("--workers", options.workers)
     if options.engine == "ray":
         if workers is not None:
