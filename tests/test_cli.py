@@ -163,6 +163,7 @@ def test_the_json_line_has_exactly_its_schema(capfd: pytest.CaptureFixture[str])
         "data": "mnist5k",
         "method": "clser",
         "buffer": 500,
+        "max_steps": 30,  # named because it is not as usual
         "seeds": [0],
         "predictors": {"stable": kinds, "plastic": kinds, "working": kinds},
     }

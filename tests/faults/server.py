@@ -7,6 +7,7 @@ pid to wait for, answered with its status. Until it was waited for a pid is not 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import mmap
@@ -151,9 +152,10 @@ class Life:
         return Path(f"{self.log}.out").read_text()
 
     def seen(self) -> Seen:
-        try:
+        steps = b""
+        with contextlib.suppress(FileNotFoundError):
             steps = (self.log / "steps").read_bytes()
-        except FileNotFoundError:  # it was killed before it did anything
+        if len(steps) < STEPS.size:  # it has not done anything yet, or was killed before it could
             steps = STEPS.pack(-1, -1, time.monotonic(), 0, 0)
         first, last, at, overdue, _ = STEPS.unpack(steps)
         taken = self.log / "taken"
