@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -22,6 +23,9 @@ MAY_BE_MISSING = "no CUDA device"
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
+    # Started in the background by a shell, we would ignore Ctrl-C, and so would all that we start.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
