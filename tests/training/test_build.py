@@ -314,6 +314,13 @@ def test_folders_that_hold_no_finished_run_are_refused(finished: Path, tmp_path:
         load_run(begun)
 
 
+def test_a_run_that_was_kept_without_its_networks_says_so(finished: Path, tmp_path: Path) -> None:
+    kept = copied(finished, tmp_path / "kept")
+    (kept / "learner.safetensors").unlink()
+    with pytest.raises(ValueError, match="kept was kept without its networks"):
+        load_run(kept)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "expected"),
     [

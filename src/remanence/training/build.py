@@ -315,6 +315,9 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(
             f"{run.path / 'config.json'} is not a run's configuration: {error}"
         ) from None
-    run.check("learner.safetensors")
-    learner.load(run.path / "learner.safetensors")
+    networks = run.path / "learner.safetensors"
+    if not networks.exists():
+        raise ValueError(f"{run.path} was kept without its networks: {networks.name} is not there")
+    run.check(networks.name)
+    learner.load(networks)
     return learner
