@@ -54,7 +54,9 @@ __all__ = [
     "load_run",
 ]
 
-_PARTS = ("learners", "records", "streams", "training", "data", "memory", "networks", "testing")
+_HOMES = ("learners", "records", "streams", "training")
+"""Where the names above live."""
+_PARTS = (*_HOMES, "data", "memory", "networks", "testing")
 
 if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
 
@@ -62,7 +64,7 @@ if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
         if name in _PARTS:
             return import_module(f"remanence.{name}")
         if name in __all__:
-            for part in _PARTS[:4]:
+            for part in _HOMES:
                 module = import_module(f"remanence.{part}")
                 if hasattr(module, name):
                     return getattr(module, name)

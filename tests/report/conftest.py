@@ -9,7 +9,7 @@ import pytest
 
 from remanence.report.content import Report, compose
 from remanence.report.page import page
-from remanence.report.runs import collect
+from remanence.report.reading import collect
 
 from . import made
 from .browser import PROGRAMS, Tab, browser, program

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from remanence.report.runs import Run, Setting, collect
+from remanence.report.reading import collect
+from remanence.report.runs import Run, Setting
 from remanence.results import RunFolder, settings_hash, write_json
 from remanence.training.build import Settings
 from remanence.training.plan import default_values

@@ -17,7 +17,8 @@ from remanence import catalog
 from remanence.analysis import AnalysisSettings
 from remanence.cli import RunOptions, main, parse
 from remanence.report.commands import analysis_command, command
-from remanence.report.runs import Run, Setting, collect
+from remanence.report.reading import collect
+from remanence.report.runs import Run, Setting
 from remanence.results import RunFolder, settings_hash
 from remanence.training.build import Settings
 from remanence.training.plan import parse_seeds, plan

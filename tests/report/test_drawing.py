@@ -12,7 +12,7 @@ import pytest
 from remanence.report.drawing import LONGEST, TURNS, inline_svg, save
 from remanence.report.figures import figures, overview
 from remanence.report.panels import Bars, Figure, HeatMap, Look, Series
-from remanence.report.runs import collect
+from remanence.report.reading import collect
 from remanence.report.style import DARK, LIGHT
 
 from . import made

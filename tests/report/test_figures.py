@@ -12,7 +12,7 @@ import pytest
 from remanence.report.figures import figures, overview
 from remanence.report.figures.training import MOST_POINTS, thinned
 from remanence.report.panels import Areas, Bars, Curves, Dots, Figure, HeatMap, Reliability
-from remanence.report.runs import collect
+from remanence.report.reading import collect
 
 from . import made
 

@@ -12,7 +12,7 @@ from remanence.report.content import Report, compose
 from remanence.report.latex import latex
 from remanence.report.markdown import markdown
 from remanence.report.page import page
-from remanence.report.runs import collect
+from remanence.report.reading import collect
 
 from . import made
 

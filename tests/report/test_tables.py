@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from remanence.report import tables
-from remanence.report.runs import collect
+from remanence.report.reading import collect
 from remanence.report.tables import Table
 
 from . import made

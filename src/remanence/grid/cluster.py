@@ -129,7 +129,7 @@ class OnRay(AbstractContextManager["OnRay"]):
                 number = pending.pop(reference)
                 mine = [report for report in heard if report[0] == number]
                 _pass_on(mine, attempts, failures, tell)
-                tell(_outcome(number, failures.get(number), reference))
+                tell(_outcome(number, jobs[number], failures.get(number), reference))
             running = set(pending.values())
             rest = [report for report in heard if report[0] in running]
             _pass_on(rest, attempts, failures, tell)
@@ -236,14 +236,16 @@ def _resources(share: dict[str, int]) -> dict[str, int]:
     return {"CPU": share["num_cpus"], "GPU": share["num_gpus"]}
 
 
-def _outcome(number: int, failure: Failure | None, reference: Any) -> Event:
-    """What became of a task, of which `failure` is the last that it said."""
+def _outcome(number: int, job: Job, said: Failure | None, reference: Any) -> Event:
+    """What became of a task, of which `said` is the last failure that was heard."""
     try:
         ray.get(reference)
     except RayTaskError as error:
-        if failure is None:  # it could not even begin
-            failure = Failure(f"{type(error.cause).__name__}: {error.cause}", f"{error}\n")
-        return Event(number, "failed", reason=failure.reason, trace=failure.trace)
+        # The error is that of the last attempt, of which we may not have heard yet; but it comes
+        # without the traceback that tells a failure from another.
+        reason = explain(error.cause, job).reason
+        trace = f"{error}\n" if said is None else said.trace
+        return Event(number, "failed", reason=reason, trace=trace)
     except RayError as error:  # its worker or its node died, more often than Ray tries again
         return Event(number, "failed", reason=str(error).strip().splitlines()[0])
     return Event(number, "done")

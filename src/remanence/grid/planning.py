@@ -92,9 +92,9 @@ def plan_grid(grid: Grid, out: Path, **how: Any) -> Plan:
     for stream in dict.fromkeys(cell.stream for cell in grid.cells):
         if reason := _lacking(stream, dataset, root):
             lacking.setdefault(reason, []).append(stream)
-    absent = {stream for streams in lacking.values() for stream in streams}
+    left_out = {stream for streams in lacking.values() for stream in streams}
     reasons = [f"{', '.join(streams)}: {reason}" for reason, streams in lacking.items()]
-    there = [cell for cell in grid.cells if cell.stream not in absent]
+    there = [cell for cell in grid.cells if cell.stream not in left_out]
     if not there:
         raise ValueError(f"nothing of {grid.name} can be run: {'; '.join(reasons)}")
     # Cells may come to the same setting, one of them by naming what is published anyway.

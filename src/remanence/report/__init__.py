@@ -6,6 +6,7 @@
 from remanence.report.analyses import complete
 from remanence.report.content import Report, compose
 from remanence.report.panels import Figure
-from remanence.report.runs import Collection, collect
+from remanence.report.reading import collect
+from remanence.report.runs import Collection
 
 __all__ = ["Collection", "Figure", "Report", "collect", "complete", "compose"]

@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from remanence.analysis import analyze
-from remanence.report.runs import Collection, Run, with_analysis
+from remanence.report.reading import with_analysis
+from remanence.report.runs import Collection, Run
 
 
 def complete(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from remanence.report.content import compose
 from remanence.report.markdown import markdown
-from remanence.report.runs import collect
+from remanence.report.reading import collect
 
 from . import made
 
