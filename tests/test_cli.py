@@ -198,7 +198,8 @@ def test_where_tasks_share_their_classes_task_il_is_null(
     line = json.loads(ended.out.splitlines()[-1])
     assert line["predictors"]["working"]["task_il"] == {"mean": None, "std": None}
     assert line["buffer"] is None
-    assert "–" in ended.out
+    assert "Class-IL" in ended.out
+    assert "Task-IL" not in ended.out
 
 
 def test_the_table_and_the_notes(capfd: pytest.CaptureFixture[str]) -> None:
@@ -226,7 +227,7 @@ def test_shipped_digits_never_stand_beside_the_papers_figures(
 
 
 def summary(**other: Any) -> dict[str, Any]:
-    found = {"class_il": {"mean": 90.0, "std": 1.0}, "task_il": {"mean": None, "std": None}}
+    found = {"class_il": {"mean": 90.0, "std": 1.0}, "task_il": {"mean": 99.0, "std": None}}
     line = {"stream": "s-mnist", "data": "mnist", "method": "clser", "buffer": 500}
     return {**line, "seeds": [0, 1], "predictors": {"stable": found}, "seconds": 1.0, **other}
 
@@ -237,9 +238,19 @@ def cells(published: bool, **other: Any) -> list[list[str]]:
 
 
 def test_published_settings_stand_beside_the_papers_figures() -> None:
-    assert cells(True) == [["stable"], ["90.00 ± 1.00"], ["–"], ["92.05 ± 0.32"]]
-    assert cells(False) == [["stable"], ["90.00 ± 1.00"], ["–"]]
+    assert cells(True) == [["stable"], ["90.00 ± 1.00"], ["99.00"], ["92.05 ± 0.32"]]
+    assert cells(False) == [["stable"], ["90.00 ± 1.00"], ["99.00"]]
     assert cells(True, method="gss", stream="mnist-360", buffer=7)[-1] == ["–"]
+
+
+def test_where_tests_overlap_the_last_one_alone_is_shown_too(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    flags = ["--method", "sgd", "--dataset", "mnist5k", "--epochs", "1", "--json"]
+    turned = call(capfd, "run", "r-mnist", *flags)
+    assert "last test alone" in turned.out
+    found = json.loads(turned.out.splitlines()[-1])["predictors"]["working"]
+    assert found["last_test"]["mean"] > found["class_il"]["mean"]  # what came last is known best
 
 
 def test_a_mean_without_a_deviation_stands_alone() -> None:

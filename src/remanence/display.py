@@ -144,17 +144,26 @@ def results_table(summary: Mapping[str, Any], *, published: bool) -> Table:
     )
     table = Table(title=title, min_width=len(title))
     table.add_column("predictor")
-    table.add_column("Class-IL", justify="right")
-    table.add_column("Task-IL", justify="right")
+    kinds = _kinds(list(summary["predictors"].values()))
+    for heading in kinds.values():
+        table.add_column(heading, justify="right")
     if published:
         table.add_column("paper, Class-IL", justify="right")
     for i, (name, found) in enumerate(summary["predictors"].items()):
-        row = [
-            name,
-            *(spread(found[kind]["mean"], found[kind]["std"]) for kind in ("class_il", "task_il")),
-        ]
+        row = [name, *(spread(found[kind]["mean"], found[kind]["std"]) for kind in kinds)]
         table.add_row(*row, *([_paper(summary, name, first=i == 0)] if published else []))
     return table
+
+
+def _kinds(predictors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """The accuracies that there are, with their headings."""
+    headings = {"class_il": "Class-IL", "task_il": "Task-IL", "last_test": "last test alone"}
+    return {
+        kind: heading
+        for kind, heading in headings.items()
+        if kind == "class_il"
+        or any(found.get(kind, {}).get("mean") is not None for found in predictors)
+    }
 
 
 def comparison_table(title: str, summaries: Sequence[Mapping[str, Any]]) -> Table:

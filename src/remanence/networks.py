@@ -47,7 +47,7 @@ class BatchNorm(nn.BatchNorm2d):
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
         """relu(norm(x) + shortcut), of which this layer may leave out the last two."""
         parts = self.parts or (len(x),)
-        if self.training and _fuses(x, parts):
+        if self.training and self.momentum is not None and _fuses(x, parts):
             from remanence.kernels.norm import norm_add_relu
 
             return norm_add_relu(x, shortcut, self, parts, relu=self.relu)

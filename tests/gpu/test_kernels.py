@@ -97,6 +97,15 @@ def _history(output: Tensor) -> set[str]:
     return {type(node).__name__ for node in seen}
 
 
+def test_statistics_over_all_batches_are_kept_as_torch_keeps_them() -> None:
+    ours, theirs = BatchNorm(16, relu=False).cuda(), torch.nn.BatchNorm2d(16).cuda()
+    ours.momentum = theirs.momentum = None  # what torch.optim.swa_utils.update_bn sets
+    for n in (4, 7):
+        torch.testing.assert_close(ours(images(n, 16, 4)), theirs(images(n, 16, 4)))
+    torch.testing.assert_close(ours.running_mean, theirs.running_mean)
+    torch.testing.assert_close(ours.running_var, theirs.running_var)
+
+
 def test_images_filled_up_with_empty_channels_give_the_same_convolution() -> None:
     network = ResNet18(10, width=16).cuda()
     x = images(6, 3, 8)

@@ -63,18 +63,22 @@ def numbers(mean: float, tasks: int = 5) -> dict[str, Any]:
     for moment in range(tasks):
         row = [mean + (tasks - 1 - moment)] * (moment + 1)
         matrix.append([*row, *[0.0] * (moment < tasks - 1), *[None] * (tasks - moment - 2)])
-    return {"matrix": matrix, "mean": mean, "forgetting": 100 - mean}
+    last = matrix[-1][-1]
+    return {"matrix": matrix, "mean": mean, "last_test": last, "forgetting": 100 - mean}
 
 
 def result(means: Mapping[str, float], tests: Sequence[str] = TASKS) -> dict[str, Any]:
     """What `result.json` holds; `means` by network."""
-    whole = {"matrix": [[10.0], [0.0]], "forgetting": None}
+
+    def whole(mean: float) -> dict[str, Any]:
+        return {"matrix": [[10.0], [mean]], "mean": mean, "last_test": mean, "forgetting": None}
+
     return {
         "moments": ["start", *(tests if len(tests) > 1 else ["the stream"])],
         "tests": list(tests),
         "predictors": {
             name: {
-                "class_il": numbers(mean) if len(tests) > 1 else {**whole, "mean": mean},
+                "class_il": numbers(mean) if len(tests) > 1 else whole(mean),
                 "task_il": numbers(98.0) if len(tests) > 1 else None,
                 "per_class": [mean] * 9 + [None],
             }

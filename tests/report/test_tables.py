@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +54,20 @@ def test_results_stand_beside_the_papers_with_difference_and_verdict(tmp_path: P
     assert rows[0]["network"] == "stable"
     assert rows[0]["Task-IL"] == "98.00 ± 0.00"
     assert "no further from the paper's than one standard deviation" in table.caption
+
+
+def test_without_task_il_the_last_test_alone_has_a_column(tmp_path: Path) -> None:
+    for seed, last in enumerate((70.0, 72.0)):
+        folder = made.make_run(tmp_path, seed=seed)
+        content = json.loads((folder / "result.json").read_text())
+        for found in content["predictors"].values():
+            found["task_il"] = None
+            found["class_il"]["last_test"] = last
+        (folder / "result.json").write_text(json.dumps(content))
+    (setup,) = collect([tmp_path]).setups
+    table = tables.results(setup)
+    assert "Task-IL" not in table.columns
+    assert texts(table)[0][table.columns.index("last test alone")] == "71.00 ± 1.41"
 
 
 def test_the_edge_of_the_spread_is_within_it(tmp_path: Path) -> None:

@@ -131,7 +131,8 @@ def _look(
     try:
         found = analyze(folder, settings, data_root=options.data, device=device)
     except ValueError as error:
-        return Finding(folder, "failed", reason=f"{folder}: {error}")
+        named = str(error).startswith(str(folder))
+        return Finding(folder, "failed", reason=str(error) if named else f"{folder}: {error}")
     return Finding(folder, "analyzed", {**run, "analysis": found})
 
 

@@ -37,7 +37,13 @@ CONFIG: Pattern = {
     "deterministic?": bool,
 }
 _PERCENT: Pattern = (float, None)
-_NUMBERS: Pattern = ({"matrix": [[_PERCENT]], "mean": _PERCENT, "forgetting": _PERCENT}, None)
+_NUMBERS: Pattern = (
+    {
+        "matrix": [[_PERCENT]],
+        **dict.fromkeys(("mean", "last_test", "forgetting"), _PERCENT),
+    },
+    None,
+)
 RESULT: Pattern = {
     "moments": [str],
     "tests": [str],

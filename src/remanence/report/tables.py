@@ -91,10 +91,14 @@ def results(setup: Setup) -> Table:
     """Every setting on one stream, the paper's figure beside ours where it may stand there."""
     compared = any(setting.published for setting in setup.settings)
     task_il = any(_spread(s, kind="task_il") for s in setup.settings)
+    last = not task_il and any(
+        _spread(s, key="last_test") not in (None, _spread(s)) for s in setup.settings
+    )
     forgets = any(_spread(s, key="forgetting") for s in setup.settings)
     columns = ["method", "buffer", "network", "accuracy", "seeds"]
     columns += ["paper", "difference", "within"] if compared else []
     columns += ["Task-IL"] if task_il else []
+    columns += ["last test alone"] if last else []
     columns += ["forgetting"] if forgets else []
     rows = []
     for setting in setup.settings:
@@ -108,6 +112,7 @@ def results(setup: Setup) -> Table:
         ]
         row += _comparison(setting, ours) if compared else []
         row += [_cell(_spread(setting, kind="task_il"))] if task_il else []
+        row += [_cell(_spread(setting, key="last_test"))] if last else []
         row += [_cell(_spread(setting, key="forgetting"))] if forgets else []
         rows.append(tuple(row))
     caption = (
