@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remanence.claims import Claim, check_claims
+from remanence.claims import Claim, Spread, check_claims
 
 NETWORKS = {
     "clser": ("stable", "plastic", "working"),
@@ -116,6 +116,14 @@ def test_calibration_is_compared_with_every_rival_there_is() -> None:
     assert claim("better_calibrated", [ours, worse]).holds is True
     assert claim("better_calibrated", [ours, worse, better]).holds is False
     assert claim("better_calibrated", [ours, run("er")]).holds is None  # not analysed
+
+
+def test_runs_without_an_analysis_leave_the_word_to_those_with_one() -> None:
+    ours = [run("clser", analysis=analysis("stable", ece=0.05)), run("clser", seed=1)]
+    er = [run("er", seed=s, analysis=analysis("working", ece=0.2 + s / 10)) for s in range(2)]
+    (evidence,) = claim("better_calibrated", [*ours, *er]).evidence
+    assert evidence.numbers["clser"] == Spread(0.05, None, 1)
+    assert evidence.numbers["er"].seeds == 2
 
 
 def test_flatness_is_the_share_of_the_accuracy_that_noise_leaves() -> None:

@@ -337,8 +337,12 @@ _DECIDING = ("values", "device", "precision", "engine", "deterministic", "data_c
 
 
 def _by_method(setting: _Setting, figure: Figure) -> Numbers:
-    methods = ("clser", *RIVALS)
-    return _known({m: over_seeds(setting.chosen(m), figure) for m in methods})
+    """A figure of the analyses, over the runs that were analysed."""
+    analysed = {
+        method: [run for run in setting.chosen(method) if run.get("analysis")]
+        for method in ("clser", *RIVALS)
+    }
+    return _known({method: over_seeds(runs, figure) for method, runs in analysed.items()})
 
 
 def _against_rivals(

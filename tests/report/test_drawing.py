@@ -11,7 +11,7 @@ import pytest
 
 from remanence.report.drawing import LONGEST, TURNS, inline_svg, save
 from remanence.report.figures import figures, overview
-from remanence.report.panels import Bars, Figure, HeatMap, Look, Series
+from remanence.report.panels import Areas, Bars, Figure, HeatMap, Look, Series
 from remanence.report.reading import collect
 from remanence.report.style import DARK, LIGHT
 
@@ -97,6 +97,19 @@ def test_long_names_leave_room() -> None:
     panel = HeatMap(long, (long,), (long, "b"), ((1.0, 2.0),), "", "")
     shown = texts(inline_svg(panel, "x", "x"))
     assert [len(text) for text in shown if "m" in text] == [LONGEST] * 3
+
+
+def test_of_a_hundred_bars_every_fourth_is_named() -> None:
+    names = tuple(f"class {i}" for i in range(100))
+    panel = Bars("", "", "", names, (Series("", Look("blue"), (1.0,) * 100),))
+    shown = [text for text in texts(inline_svg(panel, "x", "x")) if text.startswith("class")]
+    assert shown == list(names[::4])
+
+
+def test_long_counts_are_said_in_thousands() -> None:
+    for steps, expected in ((4000.0, "4000"), (60_000.0, "60k")):
+        panel = Areas("", "", "", (0.0, steps), (Series("", Look("blue"), (1.0, 1.0)),))
+        assert expected in texts(inline_svg(panel, "x", "x"))
 
 
 def test_gaps_are_drawn_as_gaps() -> None:

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import LogLocator
+from matplotlib.ticker import EngFormatter, LogLocator
 
 from remanence.report.panels import (
     Areas,
@@ -38,6 +38,8 @@ TURNS = 0.66
 """Share of the fullest colour from which numbers on it are light instead of dark."""
 CROWDED = 12
 """Rows or columns from which numbers are set smaller."""
+MOST_NAMED = 25
+"""Groups of bars that are named; of more, every second, third and so on."""
 LONGEST = 36
 """Letters of a name in a drawing."""
 
@@ -183,6 +185,7 @@ def _curves(panel: Curves, axes: Axes) -> None:
     else:
         axes.set_ylim(bottom=0)
     axes.margins(x=0.01)
+    _count_in_thousands(axes)
     _finish(axes, panel.title, panel.x_axis, panel.y_axis)
 
 
@@ -202,10 +205,12 @@ def _bars(panel: Bars, axes: Axes) -> None:
             bottom = [a + b for a, b in zip(bottom, values, strict=True)]
     if panel.equal is not None:
         axes.axhline(panel.equal, color=colour("ink"), linewidth=0.8, linestyle=_DASHES["dashed"])
-    crowded = sum(len(name) + 1 for name in panel.categories) > 36
+    every = max(1, math.ceil(len(panel.categories) / MOST_NAMED))
+    named = range(0, len(panel.categories), every)
+    crowded = sum(len(panel.categories[i]) + 1 for i in named) > 36
     axes.set_xticks(
-        range(len(panel.categories)),
-        [_short(name) for name in panel.categories],
+        named,
+        [_short(panel.categories[i]) for i in named],
         rotation=45 if crowded else 0,
         ha="right" if crowded else "center",
         rotation_mode="anchor",
@@ -225,6 +230,7 @@ def _areas(panel: Areas, axes: Axes) -> None:
         bottom = top
     axes.margins(x=0, y=0)
     axes.set_ylim(0, max(bottom, default=1.0) or 1.0)
+    _count_in_thousands(axes)
     _finish(axes, panel.title, panel.x_axis, panel.y_axis)
     axes.grid(visible=False)
 
@@ -297,6 +303,12 @@ def _short(name: str) -> str:
 
 def _floats(values: Values) -> list[float]:
     return [math.nan if v is None else v for v in values]
+
+
+def _count_in_thousands(axes: Axes) -> None:
+    """20000 becomes 20k, where numbers below the axis would touch."""
+    if axes.get_xlim()[1] >= 10_000:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
 
 def _finish(axes: Axes, title: str, x_axis: str, y_axis: str) -> None:
