@@ -157,18 +157,19 @@ def table(summaries: list[Summary], stream: str, buffers: list[int]) -> str:
         return summary["buffer"] or 0, -accuracy
 
     head = ["method", "buffer", "predictor", "ours", "seeds", "published", "near"]
-    rows = [cells(s) for s in sorted(chosen, key=place)]
+    chosen.sort(key=place)
+    rows = [cells(s) for s in chosen]
     if any(last_test(s) for s in chosen):
         head.insert(4, "last test alone")
-        for row, summary in zip(rows, sorted(chosen, key=place), strict=True):
+        for row, summary in zip(rows, chosen, strict=True):
             row.insert(4, last_test(summary) or "–")
     return "\n".join([line(head), "|---" * len(head) + "|", *map(line, rows)])
 
 
 def last_test(summary: Summary) -> str:
-    """The answering network on the last test alone, where tests may overlap; else nothing."""
+    """The answering network on the last test alone, where tests overlap; else nothing."""
     found = next(iter(summary["predictors"].values())).get("last_test")
-    return "" if found is None else plus_minus(found["mean"], found["std"])
+    return plus_minus(found["mean"], found["std"]) if found and found["mean"] is not None else ""
 
 
 def of_method(summaries: list[Summary], method: str) -> str:

@@ -272,6 +272,24 @@ def test_a_finished_run_that_cannot_be_analysed_is_a_failure(
     assert list(json.loads(out.splitlines()[-1])["failed"]) == [str(run)]
 
 
+def test_records_kept_without_networks_are_shown_and_never_made_again(
+    run: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["analyze", str(run), *FLAGS, "--quiet"]) == 0
+    (run / "learner.safetensors").unlink()
+    other = Path(shutil.copytree(run, run.with_name("seed-1")))
+    (other / "analysis.json").unlink()
+    capfd.readouterr()
+    assert main(["analyze", str(run.parent), *FLAGS, "--again", "--json"]) == 0
+    out, err = capfd.readouterr()
+    line = json.loads(out.splitlines()[-1])
+    assert (line["reused"], list(line["skipped"])) == ([str(run)], [str(other)])
+    assert f"skipped: {other} was kept without its networks" in err
+    assert "--again makes them anew" not in err
+    assert main(["analyze", str(other), *FLAGS]) == 2
+    assert f"there is no finished run with its networks in {other}" in capfd.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("argv", "message"),
     [

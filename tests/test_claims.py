@@ -106,6 +106,10 @@ def test_variance_is_that_over_seeds() -> None:
     assert evidence.numbers["clser"].mean == pytest.approx(1.0)
     assert evidence.numbers["mean-er"].mean == pytest.approx(8**0.5)
     assert evidence.also["accuracy"]["clser"].mean == 91
+    assert evidence.clear is False  # two seeds say little about a variance
+    many = [run("clser", s, accuracy=90.0 + s % 2) for s in range(20)]
+    many += [run("mean-er", s, accuracy=80.0 + 10 * (s % 2)) for s in range(20)]
+    assert claim("lower_variance", many).evidence[0].clear is True
     assert claim("lower_variance", runs[:1] + runs[3:]).holds is None  # one seed has no variance
 
 

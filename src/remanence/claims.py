@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
 from remanence.evaluation import mean_std
@@ -285,7 +285,11 @@ def _lower_variance(setting: _Setting) -> Evidence | None:
     numbers = {m: Spread(s.std, None, s.seeds) for m, s in accuracy.items() if s.std is not None}
     if len(numbers) < 2:
         return None
-    return _compared(setting, numbers, "clser", better=min, also={"accuracy": accuracy})
+    found = _compared(setting, numbers, "clser", better=min, also={"accuracy": accuracy})
+    # A standard deviation from n seeds has itself an error of about 1 in √(2n − 2).
+    error = math.hypot(*(s.mean / math.sqrt(2 * s.seeds - 2) for s in numbers.values()))
+    apart = abs(numbers["clser"].mean - numbers["mean-er"].mean)
+    return replace(found, clear=apart > 2 * error)
 
 
 def _flatter(setting: _Setting) -> Evidence | None:
@@ -322,7 +326,9 @@ def _chance_helps(setting: _Setting) -> Iterable[Evidence]:
         for pair in alike.values():
             numbers = _known({u: over_seeds(runs, _accuracy()) for u, runs in pair.items()})
             if len(numbers) == 2:
-                agreement = _known({u: over_seeds(runs, _agreement) for u, runs in pair.items()})
+                agreement = _known(
+                    {u: over_seeds(_analysed(runs), _agreement) for u, runs in pair.items()}
+                )
                 also = {"agreement of stable and plastic": agreement} if agreement else {}
                 named = _Setting(f"{method} on {setting.name}", setting.variants)
                 yield _compared(named, numbers, "coin", better=max, also=also)
@@ -338,11 +344,12 @@ _DECIDING = ("values", "device", "precision", "engine", "deterministic", "data_c
 
 def _by_method(setting: _Setting, figure: Figure) -> Numbers:
     """A figure of the analyses, over the runs that were analysed."""
-    analysed = {
-        method: [run for run in setting.chosen(method) if run.get("analysis")]
-        for method in ("clser", *RIVALS)
-    }
-    return _known({method: over_seeds(runs, figure) for method, runs in analysed.items()})
+    methods = ("clser", *RIVALS)
+    return _known({m: over_seeds(_analysed(setting.chosen(m)), figure) for m in methods})
+
+
+def _analysed(runs: Sequence[Run]) -> list[Run]:
+    return [run for run in runs if run.get("analysis")]
 
 
 def _against_rivals(

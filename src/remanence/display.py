@@ -144,26 +144,21 @@ def results_table(summary: Mapping[str, Any], *, published: bool) -> Table:
     )
     table = Table(title=title, min_width=len(title))
     table.add_column("predictor")
-    kinds = _kinds(list(summary["predictors"].values()))
-    for heading in kinds.values():
-        table.add_column(heading, justify="right")
-    if published:
-        table.add_column("paper, Class-IL", justify="right")
-    for i, (name, found) in enumerate(summary["predictors"].items()):
-        row = [name, *(spread(found[kind]["mean"], found[kind]["std"]) for kind in kinds)]
-        table.add_row(*row, *([_paper(summary, name, first=i == 0)] if published else []))
-    return table
-
-
-def _kinds(predictors: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """The accuracies that there are, with their headings."""
-    headings = {"class_il": "Class-IL", "task_il": "Task-IL", "last_test": "last test alone"}
-    return {
+    answers = list(summary["predictors"].values())
+    kinds = {
         kind: heading
-        for kind, heading in headings.items()
-        if kind == "class_il"
-        or any(found.get(kind, {}).get("mean") is not None for found in predictors)
+        for kind, heading in (("task_il", "Task-IL"), ("last_test", "last test alone"))
+        if any(kind in found and found[kind]["mean"] is not None for found in answers)
     }
+    for heading in ("Class-IL", *(["paper, Class-IL"] if published else []), *kinds.values()):
+        table.add_column(heading, justify="right")
+    for i, (name, found) in enumerate(summary["predictors"].items()):
+        ours, *others = (
+            spread(found[kind]["mean"], found[kind]["std"]) for kind in ("class_il", *kinds)
+        )
+        paper = [_paper(summary, name, first=i == 0)] if published else []
+        table.add_row(name, ours, *paper, *others)
+    return table
 
 
 def comparison_table(title: str, summaries: Sequence[Mapping[str, Any]]) -> Table:

@@ -86,6 +86,18 @@ def test_a_dry_run_leaves_nothing_behind(call: Call, here: Path) -> None:
     assert list(here.iterdir()) == []
 
 
+def test_what_a_gpu_would_have_to_do_can_be_seen_without_one(
+    call: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    flags = ["--methods", "sgd", "--seeds", "0:3", "--device", "cuda"]
+    ended = call(*SMALL, *flags, "--dry-run")
+    assert (ended.status, ended.err) == (0, "")
+    assert "3 of 3 runs to do" in ended.out
+    assert call(*SMALL, *flags).status == 2
+    assert list(here.iterdir()) == []
+
+
 def test_the_same_setting_named_twice_is_run_with_the_seeds_of_both(call: Call, here: Path) -> None:
     (here / "twice.toml").write_text(
         '[[runs]]\nmethods = "er"\nbuffers = 500\nseeds = "0:2"\n'

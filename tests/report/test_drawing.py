@@ -11,7 +11,7 @@ import pytest
 
 from remanence.report.drawing import LONGEST, TURNS, inline_svg, save
 from remanence.report.figures import figures, overview
-from remanence.report.panels import Areas, Bars, Figure, HeatMap, Look, Series
+from remanence.report.panels import Areas, Bars, Curves, Figure, HeatMap, Line, Look, Series
 from remanence.report.reading import collect
 from remanence.report.style import DARK, LIGHT
 
@@ -110,6 +110,23 @@ def test_long_counts_are_said_in_thousands() -> None:
     for steps, expected in ((4000.0, "4000"), (60_000.0, "60k")):
         panel = Areas("", "", "", (0.0, steps), (Series("", Look("blue"), (1.0, 1.0)),))
         assert expected in texts(inline_svg(panel, "x", "x"))
+
+
+@pytest.mark.parametrize(("low", "high"), [(0.5, 40.0), (0.1, 3e9)])
+def test_a_logarithmic_axis_has_numbers_however_long_it_is(low: float, high: float) -> None:
+    line = Line("", Look("blue"), (0.0, 1.0), (low, high), None)
+    panel = Curves("", "", "", (line,), scale="log")
+    shown = [text.replace("−", "-") for text in texts(inline_svg(panel, "x", "x"))]
+    marks = [text for text in shown if text not in ("0.0", "0.2", "0.4", "0.6", "0.8", "1.0")]
+    assert len([mark for mark in marks if low <= float(mark) <= high]) >= 2
+
+
+def test_a_legend_that_no_one_can_read_is_left_out() -> None:
+    layers = [Series(f"class {i}", Look("blue"), (1.0, 1.0)) for i in range(30)]
+    few, many = (
+        Figure("x", "x", "x", (Areas("", "", "", (0.0, 1.0), tuple(layers[:n])),)) for n in (10, 30)
+    )
+    assert (len(few.legend()), len(many.legend())) == (10, 0)
 
 
 def test_gaps_are_drawn_as_gaps() -> None:

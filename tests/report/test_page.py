@@ -146,3 +146,6 @@ def test_runs_without_an_analysis_say_why(tmp_path: Path) -> None:
     found = collect([tmp_path])
     report = compose(found, "Runs", {found.runs[0].place: "its data are not here"})
     assert "Without an analysis (its data are not here): CLS-ER 500." in page(report)
+    made.make_run(tmp_path, seed=1)
+    report = compose(collect([tmp_path]), "Runs")
+    assert "Without an analysis (no analysis.json): CLS-ER 500 (1 of 2 seeds)." in page(report)

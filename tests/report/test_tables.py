@@ -56,17 +56,18 @@ def test_results_stand_beside_the_papers_with_difference_and_verdict(tmp_path: P
     assert "no further from the paper's than one standard deviation" in table.caption
 
 
-def test_without_task_il_the_last_test_alone_has_a_column(tmp_path: Path) -> None:
+def test_where_tests_overlap_the_last_one_alone_has_a_column(tmp_path: Path) -> None:
     for seed, last in enumerate((70.0, 72.0)):
         folder = made.make_run(tmp_path, seed=seed)
         content = json.loads((folder / "result.json").read_text())
         for found in content["predictors"].values():
             found["task_il"] = None
-            found["class_il"]["last_test"] = last
+            found["class_il"] |= {"last_test": last, "forgetting": None}
         (folder / "result.json").write_text(json.dumps(content))
     (setup,) = collect([tmp_path]).setups
     table = tables.results(setup)
-    assert "Task-IL" not in table.columns
+    assert "forgetting" not in table.columns
+    assert "the last one alone holds all classes" in table.caption
     assert texts(table)[0][table.columns.index("last test alone")] == "71.00 ± 1.41"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -88,10 +89,15 @@ def analyze(options: AnalyzeOptions) -> int:
     by_state = {state: [f for f in findings if f.state == state] for state in _STATES}
     if len(findings) == len(by_state["skipped"]):
         places = ", ".join(map(str, options.runs))
-        raise ValueError(f"there is no finished run in {places}; `remanence run` makes some")
+        lacking = " with its networks" if any(_is_finished(f.folder) for f in findings) else ""
+        raise ValueError(
+            f"there is no finished run{lacking} in {places}; `remanence run` makes some"
+        )
     if not options.quiet:
         if by_state["reused"]:
-            tell_user(f"{len(by_state['reused'])} were there already; --again makes them anew")
+            again = any(_has_networks(finding.folder) for finding in by_state["reused"])
+            way = "; --again makes them anew" if again else ""
+            tell_user(f"{len(by_state['reused'])} were there already{way}")
         runs = [f.run for f in findings if f.run is not None]
         if runs:
             show(analyses_table(runs))
@@ -125,15 +131,26 @@ def _look(
             raise ValueError(f"{folder} is not a run of remanence")
     except ValueError as error:
         return Finding(folder, "skipped", reason=str(error))
-    known = None if options.again else analysis_of(folder, settings)
-    if known is not None:
+    known = analysis_of(folder, settings)
+    if known is not None and not (options.again and _has_networks(folder)):
         return Finding(folder, "reused", {**run, "analysis": known})
+    if not _has_networks(folder):
+        return Finding(folder, "skipped", reason=f"{folder} was kept without its networks")
     try:
         found = analyze(folder, settings, data_root=options.data, device=device)
     except ValueError as error:
-        named = str(error).startswith(str(folder))
+        named = str(error).startswith((f"{folder} ", f"{folder}{os.sep}"))
         return Finding(folder, "failed", reason=str(error) if named else f"{folder}: {error}")
     return Finding(folder, "analyzed", {**run, "analysis": found})
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "result.json").is_file()
+
+
+def _has_networks(folder: Path) -> bool:
+    """Whether a run was kept whole: records can be kept where networks are too large."""
+    return (folder / "learner.safetensors").exists()
 
 
 def _numbers(text: str) -> tuple[float, ...]:

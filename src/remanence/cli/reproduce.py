@@ -123,7 +123,7 @@ def reproduce(options: ReproduceOptions) -> int:
             device=device,
             precision=options.precision,
             deterministic=options.deterministic,
-            elsewhere=options.engine == "ray",
+            elsewhere=options.engine == "ray" or options.dry_run,
         )
         if not options.dry_run:
             writable(options.out)
@@ -216,7 +216,10 @@ def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
         return cluster.device, cluster
     if options.address is not None:
         raise ValueError("--address names a Ray cluster; add --engine ray")
-    device = choose_device(options.device, options.precision)
+    if options.dry_run and options.device == "cuda":
+        device = "cuda"  # what there is to do can be seen without a GPU
+    else:
+        device = choose_device(options.device, options.precision)
     default = cores() if device == "cpu" else 1
     return device, Local(default if workers is None else workers, threads)
 

@@ -137,7 +137,10 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
     table.add_column("seeds", justify="right", no_wrap=True)
     if apart:
         table.add_column("network", no_wrap=True)
-    for name in ("ours", "paper") if compared else ("ours",):
+    answers = [numbers for _, summary in found for numbers in summary["predictors"].values()]
+    overlapping = any("last_test" in numbers for numbers in answers)
+    columns = ["ours", *(["paper"] if compared else []), *(["last test"] if overlapping else [])]
+    for name in columns:
         table.add_column(name, justify="right", no_wrap=True)
     last = None
     for entry, summary in found:
@@ -158,12 +161,13 @@ def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:
         last = cell.stream
         names = list(summary["predictors"])
         for i, name in enumerate(names if apart else names[:1]):
-            ours = summary["predictors"][name]["class_il"]
+            ours, alone = (summary["predictors"][name].get(k) for k in ("class_il", "last_test"))
             table.add_row(
                 *(row if i == 0 else [""] * len(row)),
                 *([name] if apart else []),
                 spread(ours["mean"], ours["std"]),
                 *([paper_text(plan.grid.table, entry, name, first=i == 0)] if compared else []),
+                *([spread(alone["mean"], alone["std"]) if alone else "–"] if overlapping else []),
             )
     return table
 

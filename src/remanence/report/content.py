@@ -139,21 +139,23 @@ def _chapter(setup: Setup, missing: dict[str, str]) -> Chapter:
         title = "" if buffer is None else f"Memory of {buffer} samples"
         if found:
             groups.append(Group(title if len(sizes) > 1 else "", tuple(found)))
-    without = [
-        (setting.label, missing.get(run.place, "no analysis.json"))
-        for setting in setup.settings
-        for run in setting.runs
-        if run.analysis is None
-    ]
+    remarks = _without_analysis(setup, missing)
+    return Chapter(setup, tables.results(setup), figures.overview(setup), tuple(groups), remarks)
+
+
+def _without_analysis(setup: Setup, missing: dict[str, str]) -> tuple[str, ...]:
+    """Which settings lack analyses, and why; of how many seeds, where others have one."""
     reasons: dict[str, list[str]] = {}
-    for label, reason in without:
-        if label not in reasons.setdefault(reason, []):
-            reasons[reason].append(label)
-    remarks = tuple(
+    for setting in setup.settings:
+        lacking = [run for run in setting.runs if run.analysis is None]
+        for reason in dict.fromkeys(missing.get(r.place, "no analysis.json") for r in lacking):
+            few = f" ({len(lacking)} of {len(setting.runs)} seeds)"
+            whole = len(lacking) == len(setting.runs)
+            reasons.setdefault(reason, []).append(setting.label + ("" if whole else few))
+    return tuple(
         f"Without an analysis ({reason}): {', '.join(labels)}."
         for reason, labels in reasons.items()
     )
-    return Chapter(setup, tables.results(setup), figures.overview(setup), tuple(groups), remarks)
 
 
 def _verdict(claim: Claim) -> Verdict:
@@ -185,8 +187,10 @@ def _evidence(claim: Claim) -> Table:
 
 def _said(number: Number) -> str:
     decimals = 2 if abs(number.mean) >= 1 else 3
-    spread = "" if number.std is None else f" ± {number.std:.{decimals}f}"
-    return f"{number.mean:.{decimals}f}{spread}"
+    mean = f"{number.mean:.{decimals}f}"
+    if number.std is None:
+        return f"{mean} ({number.seeds} seed{'s' if number.seeds > 1 else ''})"
+    return f"{mean} ± {number.std:.{decimals}f}"
 
 
 def _clarity(evidence: Evidence) -> str:
@@ -209,14 +213,12 @@ def _detail(setup: Setup, setting: Setting) -> Detail:
             numbers = run.result["predictors"][name]["class_il"]
             mean = None if numbers is None else numbers["mean"]
             accuracies.append(Cell("–") if mean is None else Cell(f"{mean:.2f}", mean))
-        time = run.timing.get("seconds")
-        known = isinstance(time, int | float)
         rows.append(
             (
                 Cell(str(run.seed), float(run.seed)),
                 *accuracies,
                 Cell(str(run.result["steps"]), float(run.result["steps"])),
-                Cell(tables.duration(time) if known else "–", time if known else None),
+                Cell(tables.duration(run.seconds), run.seconds),
                 Cell(str(run.timing.get("host", "–"))),
                 Cell(run.place),
             )

@@ -38,6 +38,8 @@ TURNS = 0.66
 """Share of the fullest colour from which numbers on it are light instead of dark."""
 CROWDED = 12
 """Rows or columns from which numbers are set smaller."""
+FEW_DECADES = 1e3
+"""On a logarithmic axis as short as this, 2 and 5 of each decade are named too."""
 MOST_NAMED = 25
 """Groups of bars that are named; of more, every second, third and so on."""
 LONGEST = 36
@@ -177,7 +179,9 @@ def _curves(panel: Curves, axes: Axes) -> None:
         axes.plot(line.x, y, color=tint, linestyle=_DASHES[line.look.dash])
     if panel.scale == "log":
         axes.set_yscale("log")
-        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+        least, most = axes.get_ylim()
+        narrow = least > 0 and most / least < FEW_DECADES
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,), numticks=8))
         axes.yaxis.set_major_formatter("{x:g}")
         axes.minorticks_off()
     elif panel.scale == "percent":

@@ -131,6 +131,8 @@ class Dots:
     """The lowest mean on the axis, where one lies so far below that it is only named."""
 
 
+MOST_KEYS = 20
+"""Of a legend: more cannot be told apart."""
 Panel = HeatMap | Curves | Bars | Areas | Reliability | Dots
 
 
@@ -146,7 +148,7 @@ class Figure:
     panels: tuple[Panel, ...]
 
     def legend(self) -> list[tuple[str, Look, Literal["line", "block"]]]:
-        """What a legend has to explain; nothing where there is only one kind of thing."""
+        """What a legend has to explain: nothing, where there is one kind of thing or too many."""
         found: dict[tuple[str, Look, Literal["line", "block"]], None] = {}
         for panel in self.panels:
             if isinstance(panel, Curves):
@@ -155,7 +157,7 @@ class Figure:
                 found |= {(one.label, one.look, "block"): None for one in panel.series}
             elif isinstance(panel, Areas):
                 found |= {(one.label, one.look, "block"): None for one in panel.layers}
-        return list(found) if len(found) > 1 else []
+        return list(found) if 1 < len(found) <= MOST_KEYS else []
 
     def data(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""

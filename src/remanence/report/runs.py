@@ -44,6 +44,13 @@ class Run:
         """The run's seed."""
         return int(self.config["seed"])
 
+    @property
+    def seconds(self) -> float | None:
+        """What it took, its share of a card it did not have alone; None if that is not known."""
+        taken, beside = self.timing.get("seconds"), self.timing.get("side_by_side", 1)
+        known = isinstance(taken, int | float) and isinstance(beside, int) and beside > 0
+        return taken / beside if known else None
+
 
 @dataclass(frozen=True)
 class Leftover:

@@ -10,6 +10,7 @@ from remanence import catalog, presets
 from remanence.presets import Figure, paper_figures
 from remanence.report.commands import command
 from remanence.report.runs import Collection, Setting, Setup, Spread, method_title
+from remanence.results import tests_overlap
 
 WITHIN = "Within: our mean lies no further from the paper's than one standard deviation of theirs."
 _PAPER_TABLES = {
@@ -60,8 +61,7 @@ def overview(collection: Collection) -> Table:
     rows = []
     for setup in collection.setups:
         for setting in setup.settings:
-            seconds = [run.timing.get("seconds") for run in setting.runs]
-            known = [s for s in seconds if isinstance(s, int | float)]
+            known = [run.seconds for run in setting.runs if run.seconds is not None]
             mean = sum(known) / len(known) if known else None
             where = {_machine(run.timing) for run in setting.runs}
             rows.append(
@@ -80,7 +80,8 @@ def overview(collection: Collection) -> Table:
     return Table(
         "overview",
         "Settings",
-        "One row for each setting; the number after a method is the size of its memory.",
+        "One row for each setting; the number after a method is the size of its memory. Of runs "
+        "that shared a GPU the time is their share.",
         tuple(columns[i] for i in kept),
         tuple(tuple(row[i] for i in kept) for row in rows),
         *_made(collection.settings),
@@ -91,14 +92,12 @@ def results(setup: Setup) -> Table:
     """Every setting on one stream, the paper's figure beside ours where it may stand there."""
     compared = any(setting.published for setting in setup.settings)
     task_il = any(_spread(s, kind="task_il") for s in setup.settings)
-    last = not task_il and any(
-        _spread(s, key="last_test") not in (None, _spread(s)) for s in setup.settings
-    )
+    overlapping = any(tests_overlap(run.result) for s in setup.settings for run in s.runs)
     forgets = any(_spread(s, key="forgetting") for s in setup.settings)
     columns = ["method", "buffer", "network", "accuracy", "seeds"]
     columns += ["paper", "difference", "within"] if compared else []
     columns += ["Task-IL"] if task_il else []
-    columns += ["last test alone"] if last else []
+    columns += ["last test alone"] if overlapping else []
     columns += ["forgetting"] if forgets else []
     rows = []
     for setting in setup.settings:
@@ -112,7 +111,7 @@ def results(setup: Setup) -> Table:
         ]
         row += _comparison(setting, ours) if compared else []
         row += [_cell(_spread(setting, kind="task_il"))] if task_il else []
-        row += [_cell(_spread(setting, key="last_test"))] if last else []
+        row += [_cell(_spread(setting, key="last_test"))] if overlapping else []
         row += [_cell(_spread(setting, key="forgetting"))] if forgets else []
         rows.append(tuple(row))
     caption = (
@@ -123,6 +122,8 @@ def results(setup: Setup) -> Table:
         caption += f" {WITHIN}"
     elif setup.config["dataset"] == "mnist5k":
         caption += " mnist5k is a twelfth of MNIST: the paper's figures do not belong beside these."
+    if overlapping:
+        caption += " Each test holds those before it; the last one alone holds all classes."
     if forgets:
         caption += " Forgetting: how far each earlier task fell from its best, percentage points."
     return Table(

@@ -10,6 +10,7 @@ from remanence.report.figures.networks import MOST_CELLS, colour, figure, networ
 from remanence.report.panels import Dot, Dots, Figure, HeatMap, Look, Values, slug
 from remanence.report.runs import Run, Setting, Setup
 from remanence.report.tables import theirs
+from remanence.results import tests_overlap
 
 FAR = 2.0
 """A lowest figure is far off if it lies this many times further than all others lie apart."""
@@ -69,14 +70,20 @@ def task_accuracy(settings: Sequence[Setting]) -> Figure | None:
         panels.append(
             HeatMap(network.label, rows, columns, tuple(mean), "after task", "test of task")
         )
-    return figure(
-        "tasks",
-        "What is left of each task",
-        "A row is a moment (after which task), a column the test of one task; accuracy in "
-        "percent, mean over seeds. Down a column one sees forgetting: the last row is what "
-        "remained. Cells above the diagonal are tests of tasks still to come.",
-        panels,
-    )
+    row = "A row is a moment (after which task), a column"
+    if any(tests_overlap(run.result) for setting in settings for run in setting.runs):
+        caption = (
+            f"{row} the test of all classes that had come by one task; accuracy in percent, mean "
+            "over seeds. Classes recur, so a later row may be the better one. Cells above the "
+            "diagonal are tests of classes still to come."
+        )
+    else:
+        caption = (
+            f"{row} the test of one task; accuracy in percent, mean over seeds. Down a column one "
+            "sees forgetting: the last row is what remained. Cells above the diagonal are tests "
+            "of tasks still to come."
+        )
+    return figure("tasks", "What is left of each task", caption, panels)
 
 
 def class_accuracy(settings: Sequence[Setting]) -> Figure | None:

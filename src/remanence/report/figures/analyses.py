@@ -33,8 +33,12 @@ def task_probabilities(settings: Sequence[Setting]) -> Figure | None:
         "probabilities",
         "What the networks expect",
         f"Softmax probability given to each {kind} over the whole test set, normalised, mean over "
-        "seeds. The dashed line is an equal share; tall bars at the end are a bias towards what "
-        "was learned last.",
+        "seeds. The dashed line is an equal share; "
+        + (
+            "tall bars at the end are a bias towards what was learned last."
+            if kind == "task"
+            else "tall bars are classes that are expected too often."
+        ),
         [panel],
     )
 

@@ -9,7 +9,17 @@ from typing import Any
 
 from remanence.report.figures.averages import mean_curve, sums
 from remanence.report.figures.networks import colour, figure
-from remanence.report.panels import Areas, Bars, Curves, Figure, Line, Look, Panel, Series
+from remanence.report.panels import (
+    MOST_KEYS,
+    Areas,
+    Bars,
+    Curves,
+    Figure,
+    Line,
+    Look,
+    Panel,
+    Series,
+)
 from remanence.report.runs import Run, Setting
 
 MOST_POINTS = 60
@@ -100,12 +110,14 @@ def _two_memories(stable: Sequence[float]) -> tuple[Series, Series]:
 def memory(settings: Sequence[Setting]) -> Figure | None:
     """Samples of each class in the episodic memory, over the stream."""
     panels = []
+    most = 0
     for setting in settings:
         events = thinned([e for e in setting.runs[0].events if e["event"] == "memory"])
         width = max((len(e["classes"]) for e in events), default=0)
         if len(events) < 2 or not 0 < width <= MOST_CLASSES:
             continue
         counts = [[*e["classes"], *[0] * (width - len(e["classes"]))] for e in events]
+        most = max(most, width)
         layers = tuple(
             Series(f"class {i}", Look(_shade(i / max(width - 1, 1))), tuple(map(float, column)))
             for i, column in enumerate(zip(*counts, strict=True))
@@ -116,8 +128,9 @@ def memory(settings: Sequence[Setting]) -> Figure | None:
     return figure(
         "memory",
         "What the memory holds",
-        "Samples of each class in the episodic memory over the stream, first seed. A memory that "
-        "keeps a fair sample of the past gives every class its share.",
+        "Samples of each class in the episodic memory over the stream, first seed"
+        + (", from the first class (dark) to the last (light)" if most > MOST_KEYS else "")
+        + ". A memory that keeps a fair sample of the past gives every class its share.",
         panels,
     )
 
