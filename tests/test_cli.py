@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -386,6 +386,21 @@ def test_the_seeds_that_did_not_fail_are_summed_up(
     assert "remanence: seed 1 failed: " in ended.err
 
 
+def interrupt(run: subprocess.Popen[str], *, when: Callable[[], bool]) -> tuple[str, str]:
+    """Press Ctrl-C once it is time; what the process has written by its end."""
+    try:
+        deadline = time.monotonic() + 90
+        while not when():
+            assert time.monotonic() < deadline
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        return run.communicate(timeout=30)
+    finally:
+        run.kill()
+        run.wait()
+
+
 def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: training/test_seeds.py
     run = subprocess.Popen(
         [*COMMAND, "run", "--dataset", "mnist5k", "--epochs", "9999", "--method", "sgd"],
@@ -393,18 +408,7 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: training/tes
         stderr=subprocess.PIPE,
         text=True,
     )
-    events = Path("runs/s-mnist")
-    try:
-        deadline = time.monotonic() + 90
-        while not [*events.glob("*/seed-0/events.jsonl")]:
-            assert time.monotonic() < deadline
-            assert run.poll() is None
-            time.sleep(0.05)
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=30)
-    finally:
-        run.kill()
-        run.wait()
+    out, err = interrupt(run, when=lambda: any(Path("runs/s-mnist").glob("*/seed-0/events.jsonl")))
     assert (run.returncode, out) == (130, "")
     again = "remanence run --dataset mnist5k --epochs 9999 --method sgd --resume"
     assert err == f"remanence: stopped; go on with `{again}`\n"
@@ -427,17 +431,7 @@ def test_ctrl_c_while_libraries_are_loaded_ends_quietly(start: str, tmp_path: Pa
         stderr=subprocess.PIPE,
         text=True,
     )
-    try:
-        deadline = time.monotonic() + 60
-        while not Path("loading").exists():
-            assert time.monotonic() < deadline
-            assert run.poll() is None
-            time.sleep(0.02)
-        run.send_signal(signal.SIGINT)
-        out, err = run.communicate(timeout=30)
-    finally:
-        run.kill()
-        run.wait()
+    out, err = interrupt(run, when=Path("loading").exists)
     assert (run.returncode, out, err) == (130, "", "")
 
 

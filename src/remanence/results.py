@@ -29,6 +29,8 @@ from remanence.manifest import DamagedError, as_json, digest, read_manifest, wri
 from remanence.manifest import write_json as write_json
 from remanence.state import naming, take, write_file
 
+NETWORKS = "learner.safetensors"
+
 
 def settings_hash(settings: Mapping[str, Any]) -> str:
     """Eight hex digits of everything that decides a run's numbers, but the seed.
@@ -67,6 +69,11 @@ class RunFolder:
         """Whether the run has ended well: the result is written last."""
         return (self.path / "result.json").is_file()
 
+    @property
+    def has_networks(self) -> bool:
+        """Whether the final state is there: records may be kept where networks are too large."""
+        return (self.path / NETWORKS).is_file()
+
     def begin(self, config: Mapping[str, Any]) -> None:
         """Make the folder, with its configuration and no events, replacing what was there."""
         self.reopen(config)
@@ -92,11 +99,11 @@ class RunFolder:
         self, learner: Learner, result: Mapping[str, Any], timing: Mapping[str, Any]
     ) -> None:
         """Write what the run came to; the result last, since it says that all is there."""
-        names = ["config.json", "timing.json", "events.jsonl", "learner.safetensors"]
+        names = ["config.json", "timing.json", "events.jsonl", NETWORKS]
         for name, predictor in learner.predictors().items():
             names.append(f"models/{name}.safetensors")
             write_file(self.path / names[-1], take(predictor.module), {"predictor": name})
-        learner.save(self.path / "learner.safetensors")
+        learner.save(self.path / NETWORKS)
         write_json(self.path / "timing.json", timing)
         files = {name: digest((self.path / name).read_bytes()) for name in names}
         files["result.json"] = digest(as_json(result))
@@ -145,6 +152,13 @@ class RunFolder:
         with (self.path / "events.jsonl").open(encoding="utf-8") as file:
             for line in file:
                 yield json.loads(line)
+
+
+def seconds_taken(timing: Mapping[str, Any]) -> float | None:
+    """What a run took, its share of a card it did not have alone; None if `timing` does not say."""
+    taken, beside = timing.get("seconds"), timing.get("side_by_side", 1)
+    known = isinstance(taken, int | float) and isinstance(beside, int) and beside > 0
+    return taken / beside if known else None
 
 
 def tests_overlap(result: Mapping[str, Any]) -> bool:

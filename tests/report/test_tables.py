@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from remanence.report import tables
+from remanence.report.paper_tables import paper_tables
 from remanence.report.reading import collect
 from remanence.report.tables import Table
 
@@ -19,8 +20,8 @@ def texts(table: Table) -> list[list[str]]:
     return [[cell.text for cell in row] for row in table.rows]
 
 
-def paper_tables(root: Path) -> dict[str, Table]:
-    return {table.name: table for table in tables.paper_tables(collect([root]))}
+def of_the_paper(root: Path) -> dict[str, Table]:
+    return {table.name: table for table in paper_tables(collect([root]))}
 
 
 def test_what_was_run(tmp_path: Path) -> None:
@@ -93,9 +94,9 @@ def test_the_papers_figures_stand_beside_nothing_else(tmp_path: Path, how: dict[
     made.make_run(tmp_path, **how)
     found = collect([tmp_path])
     assert "paper" not in tables.results(found.setups[0]).columns
-    cells = [cell for t in tables.paper_tables(found) for row in t.rows for cell in row]
+    cells = [cell for t in paper_tables(found) for row in t.rows for cell in row]
     assert [cell.beside for cell in cells if cell.beside] == []
-    assert not any(name in paper_tables(tmp_path) for name in ("table-1", "table-2", "table-3"))
+    assert not any(name in of_the_paper(tmp_path) for name in ("table-1", "table-2", "table-3"))
 
 
 def test_mnist5k_never_even_if_its_config_claims_so(tmp_path: Path) -> None:
@@ -113,7 +114,7 @@ def test_tables_1_and_2_hold_what_was_run(tmp_path: Path) -> None:
     made.make_runs(tmp_path)
     made.make_run(tmp_path, buffer=200, mean=89.5)
     made.make_run(tmp_path, "mnist-360", tests=["all"], mean=70.0)
-    found = paper_tables(tmp_path)
+    found = of_the_paper(tmp_path)
     first = found["table-1"]
     assert first.columns == ("buffer", "method", "s-mnist")
     assert [row[:2] for row in texts(first)] == [
@@ -135,7 +136,7 @@ def test_tables_1_and_2_hold_what_was_run(tmp_path: Path) -> None:
 def test_table_s1_gives_each_network_its_figure(tmp_path: Path) -> None:
     made.make_run(tmp_path, mean=92.0)
     made.make_run(tmp_path, mean=90.0, dataset="mnist5k")
-    table = paper_tables(tmp_path)["table-S1"]
+    table = of_the_paper(tmp_path)["table-S1"]
     assert table.columns == ("stream", "setting", "stable", "plastic", "working", "best")
     full, small = table.rows
     assert [(c.text, c.beside) for c in full[2:5]] == [
@@ -149,9 +150,9 @@ def test_table_s1_gives_each_network_its_figure(tmp_path: Path) -> None:
 
 def test_table_s2_needs_both(tmp_path: Path) -> None:
     made.make_run(tmp_path)
-    assert "table-S2" not in paper_tables(tmp_path)
+    assert "table-S2" not in of_the_paper(tmp_path)
     made.make_run(tmp_path, method="mean-er", mean=91.5)
-    (row,) = paper_tables(tmp_path)["table-S2"].rows
+    (row,) = of_the_paper(tmp_path)["table-S2"].rows
     assert [(cell.text, cell.beside) for cell in row[2:]] == [
         ("91.50", "91.79 ± 0.23"),
         ("92.00", "92.05 ± 0.32"),
@@ -160,9 +161,9 @@ def test_table_s2_needs_both(tmp_path: Path) -> None:
 
 def test_sensitivity_names_what_was_varied(tmp_path: Path) -> None:
     made.make_run(tmp_path)
-    assert not any("S3" in name for name in paper_tables(tmp_path))
+    assert not any("S3" in name for name in of_the_paper(tmp_path))
     made.make_run(tmp_path, values={"stable_rate": 0.5, "lr": 0.05}, mean=91.0)
-    table = paper_tables(tmp_path)["table-S3-s-mnist-clser-500"]
+    table = of_the_paper(tmp_path)["table-S3-s-mnist-clser-500"]
     assert table.columns == ("lr", "stable rate", "seeds", "stable", "plastic", "working")
     assert [row[:4] for row in texts(table)] == [
         ["0.1", "0.9", "1", "92.00"],
@@ -173,7 +174,7 @@ def test_sensitivity_names_what_was_varied(tmp_path: Path) -> None:
 def test_regular_updates_are_a_column_of_their_own(tmp_path: Path) -> None:
     made.make_run(tmp_path)
     made.make_run(tmp_path, update="every")
-    table = paper_tables(tmp_path)["table-S3-s-mnist-clser-500"]
+    table = of_the_paper(tmp_path)["table-S3-s-mnist-clser-500"]
     assert table.columns[0] == "update"
     assert [row[0] for row in texts(table)] == ["coin", "every"]
 
@@ -183,7 +184,7 @@ def test_table_s3_stands_beside_the_papers_sweep(tmp_path: Path) -> None:
     swept = {"consistency_weight": 0.1, "stable_rate": 0.1, "plastic_rate": 0.2}
     made.make_run(tmp_path, values=swept, mean=73.0, **cifar)
     made.make_run(tmp_path, values={**swept, "lr": 0.5}, mean=73.0, **cifar)
-    (table,) = (t for name, t in paper_tables(tmp_path).items() if "S3" in name)
+    (table,) = (t for name, t in of_the_paper(tmp_path).items() if "S3" in name)
     stable = [row[table.columns.index("stable")] for row in table.rows]
     assert sorted((cell.beside, cell.mood) for cell in stable) == [
         ("", ""),

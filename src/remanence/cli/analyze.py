@@ -67,6 +67,7 @@ def analyze(options: AnalyzeOptions) -> int:
     from remanence.analysis import AnalysisSettings, find_runs
     from remanence.cli.tables import show
     from remanence.display import analyses_table, tell_user
+    from remanence.results import RunFolder
 
     settings = AnalysisSettings(
         draws=at_least_one("--draws", options.draws),
@@ -89,13 +90,14 @@ def analyze(options: AnalyzeOptions) -> int:
     by_state = {state: [f for f in findings if f.state == state] for state in _STATES}
     if len(findings) == len(by_state["skipped"]):
         places = ", ".join(map(str, options.runs))
-        lacking = " with its networks" if any(_is_finished(f.folder) for f in findings) else ""
+        finished = any(RunFolder(finding.folder).complete for finding in findings)
+        lacking = " with its networks" if finished else ""
         raise ValueError(
             f"there is no finished run{lacking} in {places}; `remanence run` makes some"
         )
     if not options.quiet:
         if by_state["reused"]:
-            again = any(_has_networks(finding.folder) for finding in by_state["reused"])
+            again = any(RunFolder(finding.folder).has_networks for finding in by_state["reused"])
             way = "; --again makes them anew" if again else ""
             tell_user(f"{len(by_state['reused'])} were there already{way}")
         runs = [f.run for f in findings if f.run is not None]
@@ -132,9 +134,9 @@ def _look(
     except ValueError as error:
         return Finding(folder, "skipped", reason=str(error))
     known = analysis_of(folder, settings)
-    if known is not None and not (options.again and _has_networks(folder)):
+    if known is not None and not (options.again and files.has_networks):
         return Finding(folder, "reused", {**run, "analysis": known})
-    if not _has_networks(folder):
+    if not files.has_networks:
         return Finding(folder, "skipped", reason=f"{folder} was kept without its networks")
     try:
         found = analyze(folder, settings, data_root=options.data, device=device)
@@ -142,15 +144,6 @@ def _look(
         named = str(error).startswith((f"{folder} ", f"{folder}{os.sep}"))
         return Finding(folder, "failed", reason=str(error) if named else f"{folder}: {error}")
     return Finding(folder, "analyzed", {**run, "analysis": found})
-
-
-def _is_finished(folder: Path) -> bool:
-    return (folder / "result.json").is_file()
-
-
-def _has_networks(folder: Path) -> bool:
-    """Whether a run was kept whole: records can be kept where networks are too large."""
-    return (folder / "learner.safetensors").exists()
 
 
 def _numbers(text: str) -> tuple[float, ...]:

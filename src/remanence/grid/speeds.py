@@ -9,7 +9,7 @@ from functools import cache
 from importlib import resources
 from statistics import fmean
 
-from remanence.results import RunFolder
+from remanence.results import RunFolder, seconds_taken
 from remanence.training import Settings
 
 _log = logging.getLogger(__name__)
@@ -63,15 +63,14 @@ def note_run(speeds: Speeds, settings: Settings, folder: RunFolder) -> None:
 
 
 def seconds_of(folder: RunFolder) -> float | None:
-    """What a complete run took, its share of a card it did not have alone; None if that is lost.
+    """What a complete run took; None if that is lost.
 
     No accuracy depends on it, so a run is not made again for its sake.
     """
     try:
-        timing = folder.read("timing.json")
+        return seconds_taken(folder.read("timing.json"))
     except (ValueError, OSError):
         return None
-    return float(timing["seconds"] / timing["side_by_side"])
 
 
 def duration(seconds: Sequence[float], width: int) -> float:

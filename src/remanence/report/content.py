@@ -11,6 +11,7 @@ from remanence.claims import Spread as Number
 from remanence.report import figures, tables
 from remanence.report.commands import analysis_command, command
 from remanence.report.panels import Figure, slug
+from remanence.report.paper_tables import paper_tables
 from remanence.report.runs import Collection, Run, Setting, Setup, method_title
 from remanence.report.tables import Cell, Table
 
@@ -101,7 +102,7 @@ def compose(collection: Collection, title: str, missing: dict[str, str] | None =
         tables.overview(collection),
         tuple(_chapter(setup, missing or {}) for setup in collection.setups),
         tuple(_verdict(claim) for claim in claims),
-        tuple(tables.paper_tables(collection)),
+        tuple(paper_tables(collection)),
         tuple(_detail(setup, s) for setup in collection.setups for s in setup.settings),
     )
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from remanence import catalog
 from remanence.evaluation import mean_std
-from remanence.results import RunFolder
+from remanence.results import RunFolder, seconds_taken, tests_overlap
 from remanence.training.plan import default_values
 
 
@@ -47,9 +47,7 @@ class Run:
     @property
     def seconds(self) -> float | None:
         """What it took, its share of a card it did not have alone; None if that is not known."""
-        taken, beside = self.timing.get("seconds"), self.timing.get("side_by_side", 1)
-        known = isinstance(taken, int | float) and isinstance(beside, int) and beside > 0
-        return taken / beside if known else None
+        return seconds_taken(self.timing)
 
 
 @dataclass(frozen=True)
@@ -113,6 +111,11 @@ class Setting:
             and self.config["dataset"] != "mnist5k"
             and all(run.result["complete"] for run in self.runs)
         )
+
+    @property
+    def tests_overlap(self) -> bool:
+        """Whether its tests hold those before them."""
+        return any(tests_overlap(run.result) for run in self.runs)
 
     @cached_property
     def predictors(self) -> list[str]:

@@ -1,25 +1,16 @@
-"""The tables of a report: what was run, what came out, and the paper's own, ours beside theirs."""
+"""The tables of a report: what was run, and what came out, with the paper's figures beside it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from remanence import catalog, presets
 from remanence.presets import Figure, paper_figures
 from remanence.report.commands import command
-from remanence.report.runs import Collection, Setting, Setup, Spread, method_title
-from remanence.results import tests_overlap
+from remanence.report.runs import Collection, Setting, Setup, Spread
 
 WITHIN = "Within: our mean lies no further from the paper's than one standard deviation of theirs."
-_PAPER_TABLES = {
-    "1": "Class-IL and Domain-IL",
-    "2": "MNIST-360",
-    "3": "GCIL-CIFAR-100, mean over the cumulative tests",
-}
-_NETWORKS = ("stable", "plastic", "working")
-_SWEPT = ("consistency_weight", "stable_rate", "plastic_rate")
 
 
 @dataclass(frozen=True)
@@ -84,16 +75,16 @@ def overview(collection: Collection) -> Table:
         "that shared a GPU the time is their share.",
         tuple(columns[i] for i in kept),
         tuple(tuple(row[i] for i in kept) for row in rows),
-        *_made(collection.settings),
+        *made_by(collection.settings),
     )
 
 
 def results(setup: Setup) -> Table:
     """Every setting on one stream, the paper's figure beside ours where it may stand there."""
     compared = any(setting.published for setting in setup.settings)
-    task_il = any(_spread(s, kind="task_il") for s in setup.settings)
-    overlapping = any(tests_overlap(run.result) for s in setup.settings for run in s.runs)
-    forgets = any(_spread(s, key="forgetting") for s in setup.settings)
+    task_il = any(answer(s, kind="task_il") for s in setup.settings)
+    overlapping = any(s.tests_overlap for s in setup.settings)
+    forgets = any(answer(s, key="forgetting") for s in setup.settings)
     columns = ["method", "buffer", "network", "accuracy", "seeds"]
     columns += ["paper", "difference", "within"] if compared else []
     columns += ["Task-IL"] if task_il else []
@@ -101,7 +92,7 @@ def results(setup: Setup) -> Table:
     columns += ["forgetting"] if forgets else []
     rows = []
     for setting in setup.settings:
-        ours = _spread(setting)
+        ours = answer(setting)
         row = [
             Cell(_short_label(setting), link=setting.key),
             Cell("–" if setting.buffer is None else str(setting.buffer), setting.buffer or 0),
@@ -110,9 +101,9 @@ def results(setup: Setup) -> Table:
             Cell(str(len(setting.runs)), float(len(setting.runs))),
         ]
         row += _comparison(setting, ours) if compared else []
-        row += [_cell(_spread(setting, kind="task_il"))] if task_il else []
-        row += [_cell(_spread(setting, key="last_test"))] if overlapping else []
-        row += [_cell(_spread(setting, key="forgetting"))] if forgets else []
+        row += [_cell(answer(setting, kind="task_il"))] if task_il else []
+        row += [_cell(answer(setting, key="last_test"))] if overlapping else []
+        row += [_cell(answer(setting, key="forgetting"))] if forgets else []
         rows.append(tuple(row))
     caption = (
         "Accuracy in percent after the last task, mean over its tests, by the network that "
@@ -132,215 +123,27 @@ def results(setup: Setup) -> Table:
         caption,
         tuple(columns),
         tuple(rows),
-        *_made(setup.settings),
+        *made_by(setup.settings),
     )
 
 
-def paper_tables(collection: Collection) -> Iterator[Table]:
-    """The paper's tables as far as the runs allow, ours first and theirs below."""
-    published = [s for s in collection.settings if s.published]
-    for number, about in _PAPER_TABLES.items():
-        yield from _by_stream(number, about, published)
-    yield from _components(collection)
-    yield from _one_memory(collection)
-    yield from _sensitivity(collection)
-
-
-def _by_stream(number: str, about: str, settings: Sequence[Setting]) -> Iterator[Table]:
-    """Rows by buffer and method, columns by stream."""
-    figures = {
-        (f.stream, f.method, f.buffer): f for f in paper_figures(number) if f.predictor is None
-    }
-    cells: dict[tuple[int | None, str], dict[str, Setting]] = {}
-    for setting in settings:
-        if (setting.stream, setting.method, setting.buffer) in figures and _spread(setting):
-            cells.setdefault((setting.buffer, setting.method), {})[setting.stream] = setting
-    used = [setting for row in cells.values() for setting in row.values()]
-    if not used:
-        return
-    order = list(dict.fromkeys(figure.stream for figure in figures.values()))
-    streams = [stream for stream in order if any(stream in row for row in cells.values())]
-    rows = []
-    for (buffer, method), row in sorted(cells.items(), key=_by_buffer):
-        found = [Cell("–" if buffer is None else str(buffer), buffer or 0)]
-        found.append(Cell(method_title(method)))
-        for stream in streams:
-            one = row.get(stream)
-            figure = figures.get((stream, method, buffer))
-            ours = None if one is None else _spread(one)
-            found.append(_beside(ours, figure, link="" if one is None else one.key))
-        rows.append(tuple(found))
-    yield Table(
-        f"table-{number}",
-        f"Table {number}: {about}",
-        f"Ours, and below it the paper's figure. {WITHIN}",
-        ("buffer", "method", *streams),
-        tuple(rows),
-        *_made(used),
-    )
-
-
-def _components(collection: Collection) -> Iterator[Table]:
-    """Table S1: the networks of CLS-ER."""
-    chosen = [
-        (setup, setting)
-        for setup in collection.setups
-        for setting in setup.settings
-        if setting.method == "clser" and set(_NETWORKS) <= set(setting.predictors)
-    ]
-    if not chosen:
-        return
-    rows = []
-    for setup, setting in chosen:
-        figures = {f.predictor: f for f in _figures("S1", setting)}
-        spreads = {name: setting.spread(name) for name in _NETWORKS}
-        known = {name: spread.mean for name, spread in spreads.items() if spread}
-        top = max((round(mean, 2) for mean in known.values()), default=None)
-        best = ", ".join(name for name, mean in known.items() if round(mean, 2) == top) or "–"
-        rows.append(
-            (
-                Cell(setup.name),
-                Cell(setting.label, link=setting.key),
-                *(_beside(spreads[name], figures.get(name)) for name in _NETWORKS),
-                Cell(best),
-            )
-        )
-    yield Table(
-        "table-S1",
-        "Table S1: the networks of CLS-ER",
-        "Accuracy in percent of each network; below it the paper's figure where it may stand.",
-        ("stream", "setting", *_NETWORKS, "best"),
-        tuple(rows),
-        *_made([setting for _, setting in chosen]),
-    )
-
-
-def _one_memory(collection: Collection) -> Iterator[Table]:
-    """Table S2: one semantic memory against two, where both were run."""
-    rows = []
-    used: list[Setting] = []
-    for setup in collection.setups:
-        for buffer in setup.buffers():
-            beside = {s.method: s for s in setup.comparison(buffer)}
-            if not {"clser", "mean-er"} <= set(beside):
-                continue
-            row = [Cell(setup.name), Cell(str(buffer), buffer or 0)]
-            for method in ("mean-er", "clser"):
-                setting = beside[method]
-                figures = _figures("S2", setting)
-                ours = _spread(setting)
-                row.append(_beside(ours, figures[0] if figures else None, link=setting.key))
-                used.append(setting)
-            rows.append(tuple(row))
-    if rows:
-        yield Table(
-            "table-S2",
-            "Table S2: one semantic memory against two",
-            "Mean-ER keeps one average of the weights, CLS-ER two. Accuracy in percent; below it "
-            "the paper's figure where it may stand.",
-            ("stream", "buffer", "Mean-ER", "CLS-ER"),
-            tuple(rows),
-            *_made(used),
-        )
-
-
-def _sensitivity(collection: Collection) -> Iterator[Table]:
-    """Table S3, and the same for any method that was run with several hyperparameters."""
-    for setup in collection.setups:
-        groups: dict[tuple[str, int | None], list[Setting]] = {}
-        for setting in setup.settings:
-            groups.setdefault((setting.method, setting.buffer), []).append(setting)
-        for (method, buffer), settings in groups.items():
-            swept = _swept(settings)
-            if not swept:
-                continue
-            networks = settings[0].predictors
-            rows = []
-            for setting in settings:
-                values = _varied(setting)
-                figures = {f.predictor: f for f in _swept_figures(setting)}
-                rows.append(
-                    (
-                        *(_value(values.get(key), setting) for key in swept),
-                        Cell(str(len(setting.runs)), float(len(setting.runs))),
-                        *(
-                            _beside(
-                                setting.spread(n) if n in setting.predictors else None,
-                                figures.get(n),
-                            )
-                            for n in networks
-                        ),
-                    )
-                )
-            title = f"{method_title(method)} on {setup.name}"
-            if buffer is not None:
-                title += f", buffer {buffer}"
-            yield Table(
-                f"table-S3-{setup.name}-{method}-{buffer}",
-                f"Table S3: sensitivity of {title}",
-                "Accuracy in percent under other hyperparameters; those not named are the same "
-                "in every row.",
-                (*(key.replace("_", " ") for key in swept), "seeds", *networks),
-                tuple(rows),
-                *_made(settings),
-            )
-
-
-def _swept(settings: Sequence[Setting]) -> list[str]:
-    """The hyperparameters in which these settings differ."""
-    everything = [_varied(setting) for setting in settings]
-    names = dict.fromkeys(key for values in everything for key in values)
-    return [key for key in names if len({values.get(key) for values in everything}) > 1]
-
-
-def _varied(setting: Setting) -> dict[str, float | str]:
-    """What may be varied: its hyperparameters, and when its memories are updated."""
-    return {**setting.config["values"], "update": setting.config.get("update") or "coin"}
-
-
-def _value(value: float | str | None, setting: Setting) -> Cell:
-    if isinstance(value, str) or value is None:
-        return Cell(value or "–", link=setting.key)
-    return Cell(f"{value:g}", value, link=setting.key)
-
-
-def _figures(table: str, setting: Setting) -> list[Figure]:
+def figures_of(table: str, setting: Setting) -> list[Figure]:
+    """What a table of the paper has of a setting, if it may stand beside ours."""
     if not setting.published:
         return []
     return paper_figures(table, setting.stream, setting.method, setting.buffer)
 
 
-def _swept_figures(setting: Setting) -> list[Figure]:
-    """Rows of Table S3 that were made with this setting: the paper's in all that it does not vary.
-
-    Such a setting is not `published`: some of its values were given.
-    """
-    config, entry = setting.config, catalog.STREAMS.get(setting.stream)
-    preset = presets.find(setting.method, setting.stream, setting.buffer)
-    if entry is None or preset is None or config["dataset"] != entry.datasets[0]:
-        return []
-    usual = ("stream_seed", "validation", "max_steps", "update")
-    others = {k: v for k, v in config["values"].items() if k not in _SWEPT}
-    if (
-        config["network"] != entry.network
-        or any(config.get(key) is not None for key in usual)
-        or others != {k: v for k, v in preset.values.items() if k not in _SWEPT}
-        or not all(run.result["complete"] for run in setting.runs)
-    ):
-        return []
-    figures = paper_figures("S3", setting.stream, setting.method, setting.buffer)
-    return [f for f in figures if all(config["values"].get(k) == v for k, v in f.settings.items())]
-
-
 def theirs(setting: Setting) -> Figure | None:
     """The paper's figure for a setting's answering network, if it may stand beside ours."""
     for table in ("1", "2", "3", "S2"):
-        for figure in _figures(table, setting):
+        for figure in figures_of(table, setting):
             return figure
     return None
 
 
-def _spread(setting: Setting, kind: str = "class_il", key: str = "mean") -> Spread | None:
+def answer(setting: Setting, kind: str = "class_il", key: str = "mean") -> Spread | None:
+    """A number of the network that answers, over the seeds."""
     return setting.spread(setting.predictors[0], kind, key) if setting.predictors else None
 
 
@@ -357,7 +160,8 @@ def _comparison(setting: Setting, ours: Spread | None) -> list[Cell]:
     ]
 
 
-def _beside(ours: Spread | None, figure: Figure | None, link: str = "") -> Cell:
+def beside(ours: Spread | None, figure: Figure | None, link: str = "") -> Cell:
+    """Ours, with the paper's figure below."""
     if ours is None:
         return Cell("–")
     if figure is None:
@@ -386,18 +190,13 @@ def _short_label(setting: Setting) -> str:
     return setting.title + bracket + differs
 
 
-def _made(settings: Iterable[Setting]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def made_by(settings: Iterable[Setting]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The commands behind these settings, and the labels of those that have none."""
     found = {setting.key: (setting.label, command(setting)) for setting in settings}
     return (
         tuple(dict.fromkeys(text for _, text in found.values() if text is not None)),
         tuple(label for label, text in found.values() if text is None),
     )
-
-
-def _by_buffer(item: tuple[tuple[int | None, str], object]) -> tuple[int, int]:
-    (buffer, method), _ = item
-    return buffer or 0, list(catalog.METHODS).index(method)
 
 
 def duration(seconds: float | None) -> str:

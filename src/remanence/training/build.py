@@ -15,7 +15,7 @@ from remanence import catalog
 from remanence.data import Dataset, load
 from remanence.learners import Learner
 from remanence.randomness import derive, generator
-from remanence.results import RunFolder, settings_hash
+from remanence.results import NETWORKS, RunFolder, settings_hash
 from remanence.streams import Augment, Normaliser, Stream
 from remanence.training.distributed import divide
 from remanence.training.engine import Captured, Eager, Engine
@@ -315,9 +315,8 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(
             f"{run.path / 'config.json'} is not a run's configuration: {error}"
         ) from None
-    networks = run.path / "learner.safetensors"
-    if not networks.exists():
-        raise ValueError(f"{run.path} was kept without its networks: {networks.name} is not there")
-    run.check(networks.name)
-    learner.load(networks)
+    if not run.has_networks:
+        raise ValueError(f"{run.path} was kept without its networks: {NETWORKS} is not there")
+    run.check(NETWORKS)
+    learner.load(run.path / NETWORKS)
     return learner

@@ -10,7 +10,6 @@ from remanence.report.figures.networks import MOST_CELLS, colour, figure, networ
 from remanence.report.panels import Dot, Dots, Figure, HeatMap, Look, Values, slug
 from remanence.report.runs import Run, Setting, Setup
 from remanence.report.tables import theirs
-from remanence.results import tests_overlap
 
 FAR = 2.0
 """A lowest figure is far off if it lies this many times further than all others lie apart."""
@@ -71,7 +70,7 @@ def task_accuracy(settings: Sequence[Setting]) -> Figure | None:
             HeatMap(network.label, rows, columns, tuple(mean), "after task", "test of task")
         )
     row = "A row is a moment (after which task), a column"
-    if any(tests_overlap(run.result) for setting in settings for run in setting.runs):
+    if any(setting.tests_overlap for setting in settings):
         caption = (
             f"{row} the test of all classes that had come by one task; accuracy in percent, mean "
             "over seeds. Classes recur, so a later row may be the better one. Cells above the "
