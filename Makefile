@@ -8,7 +8,7 @@ export OMP_NUM_THREADS := 1
 .PHONY: demo test lint types test-quick test-long faults benchmark clean
 
 demo: $(READY)
-	$(BIN)/remanence demo
+	$(BIN)/perdure demo
 
 test: lint types test-quick
 

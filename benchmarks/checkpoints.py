@@ -15,11 +15,11 @@ from pathlib import Path
 
 import torch
 
-from remanence import CLSER, Stream, from_tensors
-from remanence.networks import mlp, resnet18
-from remanence.results import RunFolder
-from remanence.training import Run
-from remanence.training.checkpoint import Checkpoints, Shelf
+from perdure import CLSER, Stream, from_tensors
+from perdure.networks import mlp, resnet18
+from perdure.results import RunFolder
+from perdure.training import Run
+from perdure.training.checkpoint import Checkpoints, Shelf
 
 EVERY = 60.0
 REPEATS = 7
@@ -27,14 +27,14 @@ REPEATS = 7
 
 def stream(shape: tuple[int, ...], size: int) -> Stream:
     draws = torch.Generator().manual_seed(0)
-    images = torch.randint(0, 256, (size, *shape), generator=draws, dtype=torch.uint8)
-    return from_tensors(images, torch.arange(size) % 10)
+    inputs = torch.randint(0, 256, (size, *shape), generator=draws, dtype=torch.uint8)
+    return from_tensors(inputs, torch.arange(size) % 10)
 
 
-def measure(name: str, network: torch.nn.Module, shape: tuple[int, ...], buffer: int) -> None:
+def measure(name: str, network: torch.nn.Module, shape: tuple[int, ...], buffer_size: int) -> None:
     """One line: the pause, the writing, the file, and their share of an interval."""
-    learner = CLSER(network, buffer_size=buffer, memory_batch=8)
-    run = Run(learner, stream(shape, buffer))
+    learner = CLSER(network, buffer_size=buffer_size, memory_batch=8)
+    run = Run(learner, stream(shape, buffer_size))
     learner.memory.add(run.stream.tasks[0].samples())
     pauses, writings = [], []
     with tempfile.TemporaryDirectory() as place:

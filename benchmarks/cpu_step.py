@@ -32,13 +32,13 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.utils.data import DataLoader
 
-from remanence import presets
-from remanence.catalog import build_stream
-from remanence.data import Dataset, load
-from remanence.learners import CLSER
-from remanence.networks import MLP
-from remanence.records import Samples
-from remanence.training import fit
+from perdure import presets
+from perdure.catalog import build_stream
+from perdure.data import Dataset, load
+from perdure.learners import CLSER
+from perdure.networks import MLP
+from perdure.records import Samples
+from perdure.training import fit
 
 PUBLISHED_MS = {"s-mnist": 3.3, "r-mnist": 15.7}
 """Milliseconds per step, data included, of the published code on one core."""
@@ -58,7 +58,7 @@ class Bare:
         self.working = [p.detach().requires_grad_() for p in MLP(784, 10).parameters()]
         self.plastic = [p.detach().clone() for p in self.working]
         self.stable = [p.detach().clone() for p in self.working]
-        self.images, self.labels = samples.images[:500].clone(), samples.labels[:500].clone()
+        self.inputs, self.labels = samples.inputs[:500].clone(), samples.labels[:500].clone()
         self.seen, self.step_number = 500, 0
 
     @staticmethod
@@ -68,11 +68,11 @@ class Bare:
         x = F.linear(x, weights[2], weights[3]).relu()
         return F.linear(x, weights[4], weights[5])
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
         """One round of Algorithm 1."""
         n = len(labels)
         rows = torch.randperm(500)[: self.v["memory_batch"]]
-        x = torch.cat([images, self.images[rows]]).flatten(1).float().div_(255)
+        x = torch.cat([inputs, self.inputs[rows]]).flatten(1).float().div_(255)
         y = torch.cat([labels, self.labels[rows]])
         x_m, y_m = x[n:], y[n:]
         with torch.no_grad():
@@ -91,7 +91,7 @@ class Bare:
                 torch.rand(n, dtype=torch.float64) * (self.seen + torch.arange(1, n + 1))
             ).long()
             kept = slots < 500
-            self.images[slots[kept]], self.labels[slots[kept]] = images[kept], labels[kept]
+            self.inputs[slots[kept]], self.labels[slots[kept]] = inputs[kept], labels[kept]
             self.seen += n
             self.step_number += 1
             for name, memory in (("plastic", self.plastic), ("stable", self.stable)):
@@ -109,7 +109,7 @@ def step_over_bare(dataset: Dataset) -> dict[str, float]:
     def microseconds(step: Callable[[Tensor, Tensor], None], start: int) -> float:
         began = time.perf_counter()
         for i in range(start, start + 2000, 10):
-            step(dataset.train.images[i : i + 10], dataset.train.labels[i : i + 10])
+            step(dataset.train.inputs[i : i + 10], dataset.train.labels[i : i + 10])
         return (time.perf_counter() - began) / 200 * 1e6
 
     pairs = [
@@ -131,7 +131,7 @@ class Images(torch.utils.data.Dataset[tuple[Tensor, int, Tensor]]):
     """
 
     def __init__(self, samples: Samples, degrees: float | None, *, train: bool) -> None:
-        self.images, self.labels = samples.images[:, 0], samples.labels
+        self.inputs, self.labels = samples.inputs[:, 0], samples.labels
         self.degrees = degrees
         self.train = train
 
@@ -139,7 +139,7 @@ class Images(torch.utils.data.Dataset[tuple[Tensor, int, Tensor]]):
         return len(self.labels)
 
     def __getitem__(self, index: int) -> tuple[Tensor, int, Tensor]:
-        image, label = self.images[index], int(self.labels[index])
+        image, label = self.inputs[index], int(self.labels[index])
         picture = Image.fromarray(image.numpy())
         if self.degrees is not None:
             picture = picture.rotate(self.degrees)
@@ -162,7 +162,7 @@ class UsualWay:
         self.working = MLP(784, 10)
         self.plastic, self.stable = copy.deepcopy(self.working), copy.deepcopy(self.working)
         self.optimizer = torch.optim.SGD(self.working.parameters(), lr=values["lr"])
-        self.images, self.labels = torch.zeros(500, 1, 28, 28), torch.zeros(500, dtype=torch.long)
+        self.inputs, self.labels = torch.zeros(500, 1, 28, 28), torch.zeros(500, dtype=torch.long)
         self.seen = self.steps = 0
 
     def observe(self, x: Tensor, y: Tensor, plain: Tensor) -> None:
@@ -173,7 +173,7 @@ class UsualWay:
         if self.seen:
             count = min(self.v["memory_batch"], self.seen, 500)
             chosen = np.random.choice(min(self.seen, 500), size=count, replace=False)
-            x_m = torch.stack([self.images[i] for i in chosen])
+            x_m = torch.stack([self.inputs[i] for i in chosen])
             y_m = torch.stack([self.labels[i] for i in chosen])
             with torch.no_grad():
                 plastic, stable = self.plastic(x_m), self.stable(x_m)
@@ -191,7 +191,7 @@ class UsualWay:
             slot = self.seen if self.seen < 500 else np.random.randint(0, self.seen + 1)
             self.seen += 1
             if slot < 500:
-                self.images[slot] = image
+                self.inputs[slot] = image
                 self.labels[slot] = label
         self.steps += 1
         for model, name in ((self.plastic, "plastic"), (self.stable, "stable")):
@@ -206,8 +206,8 @@ def usual_seconds(stream: str, dataset: Dataset, steps: int) -> tuple[float, flo
     values = settings(stream)
     degrees = 33.0 if stream == "r-mnist" else None
     learner = UsualWay(values)
-    images = Images(dataset.train, degrees, train=True)
-    loader = DataLoader(images, batch_size=values["batch"], shuffle=True)
+    inputs = Images(dataset.train, degrees, train=True)
+    loader = DataLoader(inputs, batch_size=values["batch"], shuffle=True)
     began = 0.0
     for number, batch in enumerate(loader):
         if number == steps:  # the first half fills the buffer
@@ -218,7 +218,7 @@ def usual_seconds(stream: str, dataset: Dataset, steps: int) -> tuple[float, flo
     per_step = (time.perf_counter() - began) / steps
 
     tests = Images(
-        Samples(dataset.test.images[:2000], dataset.test.labels[:2000]), degrees, train=False
+        Samples(dataset.test.inputs[:2000], dataset.test.labels[:2000]), degrees, train=False
     )
     mask = torch.zeros(10)
     mask[2:] = -torch.inf

@@ -19,11 +19,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.learners import CLSER
-from remanence.networks import ResNet18
-from remanence.records import Samples
-from remanence.streams import CIFAR10, CropFlip
-from remanence.training.engine import Captured, Eager, Engine
+from perdure.learners import CLSER
+from perdure.networks import ResNet18
+from perdure.records import Samples
+from perdure.streams import CIFAR10, CropFlip
+from perdure.training.engine import Captured, Eager, Engine
 
 BATCH = 32
 FLOP_PER_IMAGE = 1.11e9
@@ -60,15 +60,15 @@ def matrix_rate() -> float:
 class UsualWay:
     """The published step as it is commonly written: eager float32, the buffer sample by sample."""
 
-    def __init__(self, buffer: int, samples: Samples) -> None:
+    def __init__(self, buffer_size: int, samples: Samples) -> None:
         self.working: nn.Module = ResNet18(10).cuda()
         self.plastic = copy.deepcopy(self.working)
         self.stable = copy.deepcopy(self.working)
         self.optimizer = torch.optim.SGD(self.working.parameters(), lr=0.1)
         self.samples = samples
-        self.images = samples.images[:buffer].clone()
-        self.labels = samples.labels[:buffer].clone()
-        self.seen = 10 * buffer
+        self.inputs = samples.inputs[:buffer_size].clone()
+        self.labels = samples.labels[:buffer_size].clone()
+        self.seen = 10 * buffer_size
         self.steps = 1000
         mean, std = (
             torch.tensor(v, device="cuda")[:, None, None] for v in (CIFAR10.mean, CIFAR10.std)
@@ -85,10 +85,10 @@ class UsualWay:
     def step(self) -> None:
         """One step, data included."""
         rows = torch.randint(len(self.samples.labels), (BATCH,), device="cuda")
-        raw, y = self.samples.images[rows], self.samples.labels[rows]
+        raw, y = self.samples.inputs[rows], self.samples.labels[rows]
         x = torch.stack([self.transform(image) for image in raw])
         chosen = random.sample(range(len(self.labels)), BATCH)
-        x_m = torch.stack([self.transform(self.images[i]) for i in chosen])
+        x_m = torch.stack([self.transform(self.inputs[i]) for i in chosen])
         y_m = torch.stack([self.labels[i] for i in chosen])
         with torch.no_grad():
             plastic, stable = self.plastic(x_m), self.stable(x_m)
@@ -107,7 +107,7 @@ class UsualWay:
             slot = random.randint(0, self.seen)
             self.seen += 1
             if slot < len(self.labels):
-                self.images[slot] = image
+                self.inputs[slot] = image
                 self.labels[slot] = label
         self.steps += 1
         for model, rate in ((self.plastic, 0.9), (self.stable, 0.1)):
@@ -118,13 +118,13 @@ class UsualWay:
 
 
 def ours(
-    samples: Samples, learners: int, engine: Engine, steps: int, buffer: int = 500
+    samples: Samples, learners: int, engine: Engine, steps: int, buffer_size: int = 500
 ) -> tuple[float, float]:
     """Milliseconds per step of each learner, and seconds until all graphs were there."""
     group = [
         CLSER(
             ResNet18(10).cuda().to(memory_format=torch.channels_last),  # type: ignore[call-overload]
-            buffer_size=buffer,
+            buffer_size=buffer_size,
             augment=CropFlip(4),
             normalise=CIFAR10,
             seed=seed,
@@ -140,7 +140,7 @@ def ours(
             engine.step(learner, samples.rows(rows.cuda(non_blocking=True)))
 
     for learner in group:  # fill the memories in a few large presentations
-        learner.memory.add(Samples(samples.images[:buffer], samples.labels[:buffer]))
+        learner.memory.add(Samples(samples.inputs[:buffer_size], samples.labels[:buffer_size]))
     began = time.perf_counter()
     for _ in range(9):
         step()
@@ -154,8 +154,8 @@ def main() -> None:
     steps = 60 if quick else 300
     torch.backends.cudnn.benchmark = True
     draws = torch.Generator("cuda").manual_seed(0)
-    images = torch.randint(0, 256, (10_000, 3, 32, 32), generator=draws, device="cuda").byte()
-    samples = Samples(images, torch.randint(0, 2, (10_000,), generator=draws, device="cuda"))
+    inputs = torch.randint(0, 256, (10_000, 3, 32, 32), generator=draws, device="cuda").byte()
+    samples = Samples(inputs, torch.randint(0, 2, (10_000,), generator=draws, device="cuda"))
     found: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     rate = matrix_rate()
     found["bf16_matrix_tflops"] = round(rate)
@@ -177,7 +177,8 @@ def main() -> None:
             }
             print(name, found[name], file=sys.stderr, flush=True)
     small, large = (
-        ours(samples, 1, Captured("cuda", "bf16"), steps, buffer)[0] for buffer in (200, 5120)
+        ours(samples, 1, Captured("cuda", "bf16"), steps, buffer_size)[0]
+        for buffer_size in (200, 5120)
     )
     found["buffer_5120_over_200"] = round(large / small, 3)
     print(json.dumps(found))

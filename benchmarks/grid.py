@@ -1,4 +1,4 @@
-"""How well `remanence reproduce` uses the cores of this machine.
+"""How well `perdure reproduce` uses the cores of this machine.
 
     python benchmarks/grid.py [--workers 2] [--runs 16] [--steps 6000] [--repeats 3]
 
@@ -30,8 +30,8 @@ from pathlib import Path
 
 import torch
 
-from remanence.training import plan
-from remanence.training.seeds import make_runs
+from perdure.training import plan
+from perdure.training.seeds import make_runs
 
 GOAL = 0.9
 CORES = len(os.sched_getaffinity(0))
@@ -80,7 +80,7 @@ def grid(workers: int, runs: int, steps: int, out: Path) -> float:
     words = f"reproduce table1 --streams s-mnist --methods clser --buffers 500 --seeds 0:{runs}"
     how = f"--dataset mnist5k --max-steps {steps} --workers {workers} --quiet --out {out}"
     began = time.perf_counter()
-    subprocess.run([sys.executable, "-m", "remanence", *words.split(), *how.split()], check=True)
+    subprocess.run([sys.executable, "-m", "perdure", *words.split(), *how.split()], check=True)
     return time.perf_counter() - began
 
 

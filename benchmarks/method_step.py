@@ -18,19 +18,19 @@ from collections.abc import Callable
 
 import torch
 
-from remanence.catalog import METHODS
-from remanence.learners import Learner
-from remanence.networks import MLP, ResNet18
-from remanence.records import Samples
-from remanence.training.build import accepted, find_learner
-from remanence.training.engine import Captured, Eager, Engine
+from perdure.catalog import METHODS
+from perdure.learners import Learner
+from perdure.networks import MLP, ResNet18
+from perdure.records import Samples
+from perdure.training.build import accepted, find_learner
+from perdure.training.engine import Captured, Eager, Engine
 
 BUFFER, TASKS, ROUNDS = 500, 5, 9
 
 
 def prepared(kind: type[Learner], samples: Samples, batch: int, engine: Engine) -> Learner:
     """A learner in the last of its tasks, its memory full."""
-    device = samples.images.device
+    device = samples.inputs.device
     network = ResNet18(10) if engine.name == "captured" else MLP(784, 10)
     network = network.to(device)
     if engine.name == "captured":
@@ -62,8 +62,8 @@ def main() -> None:
     device, batch, shape = ("cuda", 32, (3, 32, 32)) if gpu else ("cpu", 10, (1, 28, 28))
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    images = torch.randint(0, 256, (5000, *shape), dtype=torch.uint8, device=device)
-    samples = Samples(images, torch.arange(5000, device=device) % 10)
+    inputs = torch.randint(0, 256, (5000, *shape), dtype=torch.uint8, device=device)
+    samples = Samples(inputs, torch.arange(5000, device=device) % 10)
     last = samples.rows((samples.labels // 2 == TASKS - 1).nonzero()[:batch, 0])
     names = [name for name, method in METHODS.items() if not method.joined]
     engines: dict[str, Engine] = {

@@ -2,7 +2,7 @@
 
     python docs/make_results.py
 
-Each line is one of the file that `remanence reproduce --grid results/NAME.toml` leaves. A table
+Each line is one of the file that `perdure reproduce --grid results/NAME.toml` leaves. A table
 stands between two comments, `<!-- table NAME -->` and `<!-- end -->`; what is between them is
 replaced.
 """
@@ -15,8 +15,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from remanence.catalog import METHODS
-from remanence.presets import paper_figures, published_code_figures
+from perdure.catalog import METHODS
+from perdure.presets import paper_figures, published_code_figures
 
 HERE = Path(__file__).parent
 TABLES = {
@@ -41,7 +41,7 @@ def read() -> list[Summary]:
         key=lambda s: (
             streams.index(s["stream"]),
             methods.index(s["method"]),
-            s["buffer"] or 0,
+            s["buffer_size"] or 0,
             sorted(s.get("given", {}).items()),
         ),
     )
@@ -49,14 +49,14 @@ def read() -> list[Summary]:
 
 def published(summary: Summary) -> list[tuple[str, float, float | None, int]]:
     """What is published of this setting: source, mean, standard deviation, runs."""
-    asked = {key: summary[key] for key in ("stream", "method", "buffer")}
+    asked = {key: summary[key] for key in ("stream", "method", "buffer_size")}
     figures = [f for f in paper_figures(**asked) if f.predictor in (None, "stable", "mean")]
     unique = {f.mean: f for f in reversed(figures) if not f.settings}
     found: list[tuple[str, float, float | None, int]] = [
         ("paper", f.mean, f.std, 10) for f in reversed(unique.values())
     ]
     for f in published_code_figures():
-        if (f.stream, f.method, f.buffer) == tuple(asked.values()):
+        if (f.stream, f.method, f.buffer_size) == tuple(asked.values()):
             found.append(("its code", f.mean, f.std, int(f.settings["runs"])))
     return found
 
@@ -89,7 +89,7 @@ def cells(summary: Summary) -> list[str]:
     )
     return [
         METHODS[summary["method"]].title,
-        "–" if summary["buffer"] is None else str(summary["buffer"]),
+        "–" if summary["buffer_size"] is None else str(summary["buffer_size"]),
         name,
         plus_minus(mean, std),
         str(len(summary["seeds"])),
@@ -115,10 +115,10 @@ def components(summaries: list[Summary]) -> str:
     for summary in summaries:
         if summary["method"] != "clser" or summary["stream"] not in TABLES:
             continue
-        asked = {key: summary[key] for key in ("stream", "method", "buffer")}
+        asked = {key: summary[key] for key in ("stream", "method", "buffer_size")}
         theirs = {f.predictor: f for f in paper_figures("S1", **asked)}
         ours = [summary["predictors"][n]["class_il"] for n in NETWORKS]
-        parts = [summary["stream"], str(summary["buffer"])]
+        parts = [summary["stream"], str(summary["buffer_size"])]
         parts += [plus_minus(o["mean"], o["std"]) for o in ours]
         parts.append(", ".join(f"{theirs[n].mean:.2f}" for n in NETWORKS))
         lines.append(line(parts))
@@ -134,7 +134,7 @@ def sensitivity(summaries: list[Summary]) -> str:
     varied = ("consistency_weight", "stable_rate", "plastic_rate")
     best = dict(zip(varied, (0.15, 0.1, 0.9), strict=True))  # the published setting
     for summary in sorted(summaries, key=lambda s: sorted(s.get("given", best).items())):
-        asked = {key: summary[key] for key in ("stream", "method", "buffer")}
+        asked = {key: summary[key] for key in ("stream", "method", "buffer_size")}
         given = summary.get("given", best)
         figures = {f.predictor: f for f in paper_figures("S3", **asked) if f.settings == given}
         if not figures:
@@ -150,13 +150,15 @@ def sensitivity(summaries: list[Summary]) -> str:
 
 def table(summaries: list[Summary], stream: str, buffers: list[int]) -> str:
     """All methods on one stream, by buffer, then by accuracy."""
-    chosen = [s for s in summaries if s["stream"] == stream and s["buffer"] in (None, *buffers)]
+    chosen = [
+        s for s in summaries if s["stream"] == stream and s["buffer_size"] in (None, *buffers)
+    ]
 
     def place(summary: Summary) -> tuple[int, float]:
         accuracy = next(iter(summary["predictors"].values()))["class_il"]["mean"]
-        return summary["buffer"] or 0, -accuracy
+        return summary["buffer_size"] or 0, -accuracy
 
-    head = ["method", "buffer", "predictor", "ours", "seeds", "published", "near"]
+    head = ["method", "buffer_size", "predictor", "ours", "seeds", "published", "near"]
     chosen.sort(key=place)
     rows = [cells(s) for s in chosen]
     if any(last_test(s) for s in chosen):
@@ -179,8 +181,8 @@ def of_method(summaries: list[Summary], method: str) -> str:
     head = "| stream | method | buffer | ours | seeds | published |"
     lines = [head, "|---" * 6 + "|"]
     for summary in chosen:
-        title, buffer, _, ours, seeds, theirs, _ = cells(summary)
-        lines.append(line([summary["stream"], title, buffer, ours, seeds, theirs]))
+        title, buffer_size, _, ours, seeds, theirs, _ = cells(summary)
+        lines.append(line([summary["stream"], title, buffer_size, ours, seeds, theirs]))
     return "\n".join(lines)
 
 
@@ -195,7 +197,8 @@ def overview(summaries: list[Summary]) -> str:
             found = [
                 s
                 for s in summaries
-                if (s["method"], s["stream"]) == (method, stream) and s["buffer"] in (None, 500)
+                if (s["method"], s["stream"]) == (method, stream)
+                and s["buffer_size"] in (None, 500)
             ]
             if not found:
                 parts.append("–")

@@ -1,6 +1,6 @@
 """A finished run, loaded to predict and to go on learning from new data.
 
-    remanence run s-mnist --dataset mnist5k --max-steps 600
+    perdure run s-mnist --dataset mnist5k --max-steps 600
     python continue_learning.py runs/s-mnist/clser-500-*/seed-0
 
 After 600 steps the run has seen zeros and ones only; here come twos and threes.
@@ -10,18 +10,18 @@ import sys
 
 import torch
 
-import remanence
-from remanence.data import load
+import perdure
+from perdure.data import load
 
 
 def main(folder: str) -> None:
-    learner = remanence.load_run(folder)
+    learner = perdure.load_run(folder)
 
     digits = load("mnist5k")
     known, new = digits.test.labels < 2, (digits.test.labels == 2) | (digits.test.labels == 3)
 
     def show(when: str) -> None:
-        right = (learner.predict(digits.test.images) == digits.test.labels).double()
+        right = (learner.predict(digits.test.inputs) == digits.test.labels).double()
         old_share, new_share = float(right[known].mean()), float(right[new].mean())
         print(f"{when}: {old_share:.0%} of zeros and ones, {new_share:.0%} of twos and threes")
 
@@ -30,7 +30,7 @@ def main(folder: str) -> None:
     for _ in range(5):
         order = arriving[torch.randperm(len(arriving))]
         for rows in torch.split(order, 10):  # memory, counters and random state go on as well
-            learner.observe(digits.train.images[rows], digits.train.labels[rows])
+            learner.observe(digits.train.inputs[rows], digits.train.labels[rows])
     show("later on")
     learner.save("learner.safetensors")
 

@@ -8,7 +8,7 @@ A small network sees six shapes of noise, two at a time, and is then asked about
 import torch
 from torch import Tensor, nn
 
-from remanence import CLSER, SGD, Learner
+from perdure import CLSER, SGD, Learner
 
 SHAPES = torch.rand(6, 64, generator=torch.Generator().manual_seed(0)) > 0.5
 

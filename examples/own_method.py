@@ -1,7 +1,7 @@
 """A method of your own: a subclass, its arguments, one step.
 
-    remanence run s-mnist --method own_method:RecentFirst --buffer 200
-    remanence run s-mnist --method own_method:RecentFirst --set past_weight=0.5
+    perdure run s-mnist --method own_method:RecentFirst --buffer 200
+    perdure run s-mnist --method own_method:RecentFirst --set past_weight=0.5
     python own_method.py
 
 The script lets the conformance suite look at it.
@@ -13,8 +13,8 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence import ER, Samples
-from remanence.testing import check_learner
+from perdure import ER, Samples
+from perdure.testing import check_learner
 
 
 class RecentFirst(ER):

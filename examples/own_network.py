@@ -1,6 +1,6 @@
 """A network of your own: a function of (image shape, classes) that returns a module.
 
-    remanence run s-mnist --network own_network:convolutional
+    perdure run s-mnist --network own_network:convolutional
     python own_network.py
 
 Any module that returns logits [n, classes] will do.
@@ -9,7 +9,7 @@ Any module that returns logits [n, classes] will do.
 import torch
 from torch import nn
 
-import remanence
+import perdure
 
 
 def convolutional(shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -26,7 +26,7 @@ def convolutional(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 if __name__ == "__main__":
-    learner = remanence.CLSER(convolutional((1, 28, 28), 10), buffer_size=200)
-    images = torch.randint(0, 256, (32, 1, 28, 28), dtype=torch.uint8)
-    learner.observe(images, torch.arange(32) % 10)
-    print("probabilities", list(learner.predict_proba(images).shape))
+    learner = perdure.CLSER(convolutional((1, 28, 28), 10), buffer_size=200)
+    inputs = torch.randint(0, 256, (32, 1, 28, 28), dtype=torch.uint8)
+    learner.observe(inputs, torch.arange(32) % 10)
+    print("probabilities", list(learner.predict_proba(inputs).shape))

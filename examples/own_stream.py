@@ -1,6 +1,6 @@
-"""A stream from your own tensors, for the command and for `remanence.fit`.
+"""A stream from your own tensors, for the command and for `perdure.fit`.
 
-    remanence run own_stream:stream --network mlp --batch 10 --stable-decay 0.9 --stable-rate 1
+    perdure run own_stream:stream --network mlp --batch 10 --stable-decay 0.9 --stable-rate 1
     python own_stream.py
 
 Bars on a noisy background: 8 classes by their place, two in each task.
@@ -9,26 +9,26 @@ Bars on a noisy background: 8 classes by their place, two in each task.
 import torch
 from torch import nn
 
-import remanence
+import perdure
 
 
-def bars(count: int, seed: int) -> remanence.Samples:
+def bars(count: int, seed: int) -> perdure.Samples:
     """Bytes [count, 1, 8, 8] in which row `label` is bright."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % 8
-    images = torch.randint(0, 100, (count, 1, 8, 8), generator=draws, dtype=torch.uint8)
-    images[torch.arange(count), 0, labels] += 100
-    return remanence.Samples(images, labels)
+    inputs = torch.randint(0, 100, (count, 1, 8, 8), generator=draws, dtype=torch.uint8)
+    inputs[torch.arange(count), 0, labels] += 100
+    return perdure.Samples(inputs, labels)
 
 
-def stream() -> remanence.Stream:
+def stream() -> perdure.Stream:
     """Four tasks of two classes; without `groups` it would be one task without boundaries."""
     train, test = bars(800, seed=0), bars(160, seed=1)
-    return remanence.from_tensors(
-        train.images,
+    return perdure.from_tensors(
+        train.inputs,
         train.labels,
         groups=[(0, 1), (2, 3), (4, 5), (6, 7)],
-        test=(test.images, test.labels),
+        test=(test.inputs, test.labels),
         name="bars",
     )
 
@@ -36,6 +36,6 @@ def stream() -> remanence.Stream:
 if __name__ == "__main__":
     torch.manual_seed(0)
     network = nn.Sequential(nn.Flatten(), nn.Linear(64, 8))
-    record = remanence.fit(remanence.ER(network, buffer_size=100), stream(), batch=10, epochs=3)
+    record = perdure.fit(perdure.ER(network, buffer_size=100), stream(), batch=10, epochs=3)
     for row in record.class_il["working"]:
         print("  ".join("  –  " if value is None else f"{value:5.1f}" for value in row))

@@ -2,10 +2,10 @@
 
 Samples of a batch compete one after another, each against the scores that the ones before it left,
 and samples that fill free rows are stored with the score of their batch instead of their own. From
-this folder, with full MNIST where `remanence` finds it:
+this folder, with full MNIST where `perdure` finds it:
 
-    remanence run p-mnist --method gss --buffer 500 --seeds 0:3
-    remanence run p-mnist --method gss_as_published:AsPublished --buffer 500 --seeds 0:3 \
+    perdure run p-mnist --method gss --buffer 500 --seeds 0:3
+    perdure run p-mnist --method gss_as_published:AsPublished --buffer 500 --seeds 0:3 \
         --lr 0.1 --batch 128 --memory-batch 128 --set gss_batch=10 --epochs 1 --network mlp
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import torch
 
-from remanence.learners import GSS, likeness
-from remanence.learners.gss import FIRST_SCORE
-from remanence.learners.predictor import answering
-from remanence.records import Samples
+from perdure.learners import GSS, likeness
+from perdure.learners.gss import FIRST_SCORE
+from perdure.learners.predictor import answering
+from perdure.records import Samples
 
 
 class AsPublished(GSS):
@@ -30,20 +30,20 @@ class AsPublished(GSS):
         stored = memory.draw(self.gss_batch)
         of_batch, of_each = FIRST_SCORE, torch.zeros(0)
         if stored is not None:
-            x = Samples(self.normalise(batch.images), batch.labels)
-            x_m = Samples(self.normalise(stored.images), stored.labels)
+            x = Samples(self.normalise(batch.inputs), batch.labels)
+            x_m = Samples(self.normalise(stored.inputs), stored.labels)
             with answering(self.network):
                 compared = likeness.of_linear_layers(self.network, x, x_m)
                 of_batch = float(compared.batch)
                 if of_batch < 1:
                     of_each = compared.each()
         for i in range(len(batch.labels)):
-            sample = Samples(batch.images[i : i + 1], batch.labels[i : i + 1])
+            sample = Samples(batch.inputs[i : i + 1], batch.labels[i : i + 1])
             if not memory.full:
                 row, score = memory.filled, of_batch
                 memory.filled += 1
             elif of_batch < 1:
-                scores = memory.scores[: memory.capacity]
+                scores = memory.scores[: memory.buffer_size]
                 row = int(torch.multinomial(scores, 1, generator=memory.insertion))
                 score = float(of_each[i])
                 coin = float(torch.rand((), generator=memory.insertion))

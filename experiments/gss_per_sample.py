@@ -2,17 +2,17 @@
 
 The published code lets a full memory consider a batch only if the batch's mean gradient opposes all
 the stored ones it is compared with; on R-MNIST and P-MNIST that hardly ever happens. From this
-folder, with full MNIST where `remanence` finds it:
+folder, with full MNIST where `perdure` finds it:
 
-    remanence run p-mnist --method gss_per_sample:PerSample --buffer 500 --seeds 0:3 \
+    perdure run p-mnist --method gss_per_sample:PerSample --buffer 500 --seeds 0:3 \
         --lr 0.1 --batch 128 --memory-batch 128 --set gss_batch=10 --epochs 1 --network mlp
 """
 
 from __future__ import annotations
 
-from remanence.learners import GSS, likeness
-from remanence.learners.predictor import answering
-from remanence.records import Samples
+from perdure.learners import GSS, likeness
+from perdure.learners.predictor import answering
+from perdure.records import Samples
 
 
 class PerSample(GSS):
@@ -24,8 +24,8 @@ class PerSample(GSS):
         if stored is None:
             super().select(batch)
             return
-        x = Samples(self.normalise(batch.images), batch.labels)
-        x_m = Samples(self.normalise(stored.images), stored.labels)
+        x = Samples(self.normalise(batch.inputs), batch.labels)
+        x_m = Samples(self.normalise(stored.inputs), stored.labels)
         with answering(self.network):
             scores = likeness.of_linear_layers(self.network, x, x_m).each()
         self.tally(considered=(scores < 1).sum())

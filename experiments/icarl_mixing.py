@@ -1,10 +1,10 @@
 """iCaRL with exemplars in their share of the union, as the paper's Algorithm 3 mixes them.
 
 Ours joins every batch with as many exemplars. To compare the two on a validation split, from this
-folder, with full MNIST where `remanence` finds it:
+folder, with full MNIST where `perdure` finds it:
 
-    remanence run s-mnist --method icarl --buffer 200 --seeds 0:3 --validation 0.1
-    remanence run s-mnist --method icarl_mixing:SharedOut --buffer 200 --seeds 0:3 \
+    perdure run s-mnist --method icarl --buffer 200 --seeds 0:3 --validation 0.1
+    perdure run s-mnist --method icarl_mixing:SharedOut --buffer 200 --seeds 0:3 \
         --validation 0.1 --lr 0.1 --batch 10 --epochs 1 --weight-decay 0
 
 (the second with the published settings of the first).
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from remanence.learners import ICaRL
-from remanence.records import Samples
+from perdure.learners import ICaRL
+from perdure.records import Samples
 
 
 class SharedOut(ICaRL):

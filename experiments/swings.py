@@ -23,11 +23,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from remanence.evaluation import accuracies
-from remanence.learners import CLSER
-from remanence.learners.predictor import Predictor
-from remanence.results import RunFolder
-from remanence.training.build import (
+from perdure.evaluation import accuracies
+from perdure.learners import CLSER
+from perdure.learners.predictor import Predictor
+from perdure.results import RunFolder
+from perdure.training.build import (
     build_engine,
     load_run,
     read_dataset,

@@ -14,8 +14,8 @@ from hypothesis import settings
 pytest_plugins = ["pytester"]
 
 # Machines that run tests are busy: time limits per example would fail at random.
-settings.register_profile("remanence", deadline=None, derandomize=True)
-settings.load_profile("remanence")
+settings.register_profile("perdure", deadline=None, derandomize=True)
+settings.load_profile("perdure")
 
 MAY_BE_MISSING = "no CUDA device"
 """How the reason of a skip begins that CI accepts."""
@@ -33,8 +33,8 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Tests neither read nor fill the user's cache, and see no data folder of the user's."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("REMANENCE_CACHE", str(folder))
-        patch.delenv("REMANENCE_DATA", raising=False)
+        patch.setenv("PERDURE_CACHE", str(folder))
+        patch.delenv("PERDURE_DATA", raising=False)
         yield folder
 
 

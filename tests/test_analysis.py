@@ -1,4 +1,4 @@
-"""`remanence analyze` and its verb, on runs of every kind."""
+"""`perdure analyze` and its verb, on runs of every kind."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import torch
 
-from remanence import catalog
-from remanence.analysis import AnalysisSettings, analysis_of, analyze, find_runs
-from remanence.cli import main
-from remanence.evaluation import accuracies
-from remanence.results import RunFolder
-from remanence.training import load_run, plan
-from remanence.training.build import read_dataset, stream_of_run
-from remanence.training.seeds import make_runs
+from perdure import catalog
+from perdure.analysis import AnalysisSettings, analysis_of, analyze, find_runs
+from perdure.cli import main
+from perdure.evaluation import accuracies
+from perdure.results import RunFolder
+from perdure.training import load_run, plan
+from perdure.training.build import read_dataset, stream_of_run
+from perdure.training.seeds import make_runs
 
 QUICK = AnalysisSettings(sigmas=(0.0, 0.05, 0.2), draws=2, samples=300)
 FLAGS = ["--sigmas", "0,0.05,0.2", "--draws", "2", "--samples", "300", "--device", "cpu"]
@@ -138,7 +138,7 @@ def test_streams_without_tasks_have_shares_of_classes(tmp_path: Path) -> None:
 
 OWN = """
 import torch
-from remanence import from_batches
+from perdure import from_batches
 
 def stream():
     draws = torch.Generator().manual_seed(0)
@@ -249,7 +249,7 @@ def test_analyses_what_is_finished_and_names_the_rest(
     assert sorted(line["skipped"]) == sorted(map(str, (partial, foreign, damaged)))
     assert line["failed"] == {}
     assert f"{partial} is not a finished run" in err
-    assert f"{foreign} is not a run of remanence" in err
+    assert f"{foreign} is not a run of perdure" in err
     assert str(damaged / "config.json") in err
     assert "calibration error" in " ".join(out.split())
 

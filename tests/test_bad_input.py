@@ -14,13 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from remanence.cli import main
-from remanence.data import DATASETS
+from perdure.cli import main
+from perdure.data import DATASETS
 
 MODULES = {
     "nets": """
 from torch import nn
-import remanence
+import perdure
 
 def wrong_head(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(784, 3))
 def wrong_input(shape, classes): return nn.Sequential(nn.Flatten(), nn.Linear(5, classes))
@@ -31,7 +31,7 @@ def fails(shape, classes): raise RuntimeError("out of ideas")
 def no_stream(): return None
 def failing_stream(): raise KeyError("batches")
 class NoLearner: pass
-class Greedy(remanence.SGD):
+class Greedy(perdure.SGD):
     def __init__(self, network, *, appetite: int = 1, **common):
         super().__init__(network, **common)
         if appetite > 9: raise ValueError(f"appetite is {appetite}; expected at most 9")
@@ -45,7 +45,7 @@ value = 3
 CASES = {
     # the command line itself
     "": "Expected one of {run, reproduce, demo, ",
-    "runn": "Unrecognized options: runn; see `remanence --help`\n",
+    "runn": "Unrecognized options: runn; see `perdure --help`\n",
     "run --bufer 200": "Unrecognized options: --bufer, 200 (perhaps --buffer",
     "run s-mnist r-mnist": "Unrecognized options: r-mnist",
     "run --lr": "Missing value for argument '--lr'",
@@ -63,16 +63,16 @@ CASES = {
     "data fetch": "{mnist,cifar10,cifar100,tiny-imagenet}",
     "data fetch svhn": "invalid choice 'svhn'",
     "data verify svhn": "no dataset is called 'svhn'; there are mnist, mnist5k, cifar10",
-    "list everything": "Unrecognized options: everything; see `remanence list --help`\n",
-    "data verify --nonsense": "Unrecognized options: --nonsense; see `remanence data --help`\n",
-    "reproduce table2 --buffer 200": "remanence: Unrecognized options: --buffer, 200 "
-    "(perhaps --buffers?); see `remanence reproduce --help`\n",
-    "reproduce table2 --lr 0.1": "remanence: Unrecognized options: --lr, 0.1; see `remanence "
+    "list everything": "Unrecognized options: everything; see `perdure list --help`\n",
+    "data verify --nonsense": "Unrecognized options: --nonsense; see `perdure data --help`\n",
+    "reproduce table2 --buffer 200": "perdure: Unrecognized options: --buffer, 200 "
+    "(perhaps --buffers?); see `perdure reproduce --help`\n",
+    "reproduce table2 --lr 0.1": "perdure: Unrecognized options: --lr, 0.1; see `perdure "
     "reproduce --help`\n",
-    "reproduce table2 table3": "options: table3; see `remanence reproduce --help`\n",
-    "reproduce --max-steps x": "'x' is not a whole number; see `remanence reproduce --help`\n",
-    "reproduce --nonsense": "options: --nonsense; see `remanence reproduce --help`\n",
-    "tune --lr 0.1": "Unrecognized options: --lr, 0.1; see `remanence tune --help`\n",
+    "reproduce table2 table3": "options: table3; see `perdure reproduce --help`\n",
+    "reproduce --max-steps x": "'x' is not a whole number; see `perdure reproduce --help`\n",
+    "reproduce --nonsense": "options: --nonsense; see `perdure reproduce --help`\n",
+    "tune --lr 0.1": "Unrecognized options: --lr, 0.1; see `perdure tune --help`\n",
     # names
     "run s-mnits": "there is no stream 's-mnits'; the streams are s-mnist, r-mnist",
     "run ''": "there is no stream ''",
@@ -151,11 +151,11 @@ CASES = {
     "run --validation 0.9999": "the tasks of s-mnist hold less than one batch of 10",
     "run mnist-360 --method gem": "GEM must be told where tasks end, and mnist-360 has no task",
     # folders
-    "run --data nowhere": "mnist is not in nowhere; fetch it with `remanence data fetch mnist",
+    "run --data nowhere": "mnist is not in nowhere; fetch it with `perdure data fetch mnist",
     "run --data a-file": "mnist is not in a-file",
     "run --data damaged": "damaged/MNIST/raw/train-images-idx3-ubyte.gz",
-    "run --dataset mnist": "fetch it with `remanence data fetch mnist`, or point --data at",
-    "run s-cifar10": "fetch it with `remanence data fetch cifar10`",
+    "run --dataset mnist": "fetch it with `perdure data fetch mnist`, or point --data at",
+    "run s-cifar10": "fetch it with `perdure data fetch cifar10`",
     "run --out a-file": "--out a-file cannot be written: File exists",
     "run --out a-file/runs": "--out a-file/runs cannot be written: Not a directory",
     "run --out /proc/runs": "--out /proc/runs cannot be written: No such file or directory",
@@ -171,9 +171,9 @@ CASES = {
     "run nets:failing_stream": "stream 'nets:failing_stream' failed: KeyError: 'batches' (nets.py",
     "run nets:value --data .": "nets:value brings its own data; leave out --dataset and --data",
     "run nets:value --validation 0.1": "your own stream brings its own tests",
-    "run --method nets:NoLearner": "method 'nets:NoLearner' is not a subclass of remanence.Learner",
-    "run --method nets:value": "method 'nets:value' is not a subclass of remanence.Learner",
-    "run --method remanence:Learner": "method 'remanence:Learner' is abstract",
+    "run --method nets:NoLearner": "method 'nets:NoLearner' is not a subclass of perdure.Learner",
+    "run --method nets:value": "method 'nets:value' is not a subclass of perdure.Learner",
+    "run --method perdure:Learner": "method 'perdure:Learner' is abstract",
     "run --method unfinished:X": "method 'unfinished:X': '(' was never closed (unfinished.py, line",
     "run --method exploding:X": "ZeroDivisionError: division by zero (exploding.py, line 1)",
     "run --network nowhere:network": "network 'nowhere:network': No module named 'nowhere'",
@@ -216,7 +216,7 @@ def test_bad_input_is_one_sentence(
     status = main(shlex.split(line))
     out, err = capfd.readouterr()
     assert (status, out) == (2, "")
-    assert err.startswith("remanence: ")
+    assert err.startswith("perdure: ")
     assert err.count("\n") == 1
     assert CASES[line] in err
     assert not (here / "runs").exists() or not [*(here / "runs").rglob("*")]
@@ -228,14 +228,14 @@ def test_a_narrow_terminal_changes_no_words(
     monkeypatch.setenv("COLUMNS", "40")
     assert main(["reproduce", "table2", "--buffer", "200"]) == 2
     assert capfd.readouterr().err == (
-        "remanence: Unrecognized options: --buffer, 200 (perhaps --buffers?); "
-        "see `remanence reproduce --help`\n"
+        "perdure: Unrecognized options: --buffer, 200 (perhaps --buffers?); "
+        "see `perdure reproduce --help`\n"
     )
 
 
 def test_the_command_itself_ends_with_status_2(here: Path) -> None:
     ended = subprocess.run(
-        [sys.executable, "-m", "remanence", "run", "--bufer", "3"],
+        [sys.executable, "-m", "perdure", "run", "--bufer", "3"],
         cwd=here,
         capture_output=True,
         text=True,
@@ -243,7 +243,7 @@ def test_the_command_itself_ends_with_status_2(here: Path) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (2, "")
-    assert ended.stderr.startswith("remanence: Unrecognized options: --bufer, 3 (perhaps --buff")
+    assert ended.stderr.startswith("perdure: Unrecognized options: --bufer, 3 (perhaps --buff")
     assert ended.stderr.count("\n") == 1
 
 
@@ -255,5 +255,5 @@ def test_a_folder_without_permission_is_refused(
 
     monkeypatch.setattr(Path, "touch", refuse)
     assert main(["run", "--out", str(tmp_path)]) == 2
-    expected = f"remanence: --out {tmp_path} cannot be written: Permission denied\n"
+    expected = f"perdure: --out {tmp_path} cannot be written: Permission denied\n"
     assert capfd.readouterr().err == expected

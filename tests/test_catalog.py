@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from remanence import catalog, presets
-from remanence.data import DATASETS, Dataset, load
-from remanence.learners import Learner
+from perdure import catalog, presets
+from perdure.data import DATASETS, Dataset, load
+from perdure.learners import Learner
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from remanence.claims import Claim, Spread, check_claims
+from perdure.claims import Claim, Spread, check_claims
 
 NETWORKS = {
     "clser": ("stable", "plastic", "working"),
@@ -31,7 +31,7 @@ def run(
         "stream": "s-mnist",
         "data": "mnist",
         "network": "mlp",
-        "buffer": 500,
+        "buffer_size": 500,
         "method": method,
         "values": {"lr": 0.1},
         "published": True,
@@ -83,7 +83,7 @@ def test_runs_that_cannot_speak_to_a_claim_leave_it_open() -> None:
 def test_the_stable_network_is_best_in_most_settings() -> None:
     best = {"stable": 90.0, "plastic": 89.0, "working": 85.0}
     second = {"stable": 88.0, "plastic": 89.0, "working": 85.0}
-    runs = [run("clser", accuracy=best, buffer=b) for b in (200, 500)]
+    runs = [run("clser", accuracy=best, buffer_size=b) for b in (200, 500)]
     runs.append(run("clser", accuracy=second, stream="mnist-360"))
     found = claim("stable_best", runs)
     assert found.holds is True

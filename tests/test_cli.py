@@ -19,14 +19,14 @@ from typing import Any, NamedTuple
 
 import pytest
 
-import remanence
-from remanence import catalog, data
-from remanence.cli import RunOptions, main, parse
-from remanence.display import ProgressDisplay, results_table, spread
-from remanence.training import Progress
-from remanence.training.plan import plan
+import perdure
+from perdure import catalog, data
+from perdure.cli import RunOptions, main, parse
+from perdure.display import ProgressDisplay, results_table, spread
+from perdure.training import Progress
+from perdure.training.plan import plan
 
-COMMAND = [sys.executable, "-m", "remanence"]
+COMMAND = [sys.executable, "-m", "perdure"]
 ROOT = Path(__file__).parents[1]
 SHORT = ["--max-steps", "30", "--dataset", "mnist5k"]
 
@@ -75,7 +75,7 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("STREAM", "--method NAME", "--buffer N", "--seeds SEEDS", "0:10 (10 left out)"),
                 *("--lr X", "--batch N", "--memory-batch N", "--epochs N", "--stable-rate X"),
                 *("--plastic-decay X", "--consistency-weight X", "--set NAME=VALUE", "α_S", "λ"),
-                *("--network NAME", "module:function", "--data DIR", "$REMANENCE_DATA"),
+                *("--network NAME", "module:function", "--data DIR", "$PERDURE_DATA"),
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
@@ -162,7 +162,7 @@ def test_the_json_line_has_exactly_its_schema(capfd: pytest.CaptureFixture[str])
         "stream": "s-mnist",
         "data": "mnist5k",
         "method": "clser",
-        "buffer": 500,
+        "buffer_size": 500,
         "max_steps": 30,  # named because it is not as usual
         "seeds": [0],
         "predictors": {"stable": kinds, "plastic": kinds, "working": kinds},
@@ -197,7 +197,7 @@ def test_where_tasks_share_their_classes_task_il_is_null(
     ended = call(capfd, "run", "mnist-360", *flags)
     line = json.loads(ended.out.splitlines()[-1])
     assert line["predictors"]["working"]["task_il"] == {"mean": None, "std": None}
-    assert line["buffer"] is None
+    assert line["buffer_size"] is None
     assert "Class-IL" in ended.out
     assert "Task-IL" not in ended.out
 
@@ -228,7 +228,7 @@ def test_shipped_digits_never_stand_beside_the_papers_figures(
 
 def summary(**other: Any) -> dict[str, Any]:
     found = {"class_il": {"mean": 90.0, "std": 1.0}, "task_il": {"mean": 99.0, "std": None}}
-    line = {"stream": "s-mnist", "data": "mnist", "method": "clser", "buffer": 500}
+    line = {"stream": "s-mnist", "data": "mnist", "method": "clser", "buffer_size": 500}
     return {**line, "seeds": [0, 1], "predictors": {"stable": found}, "seconds": 1.0, **other}
 
 
@@ -240,7 +240,7 @@ def cells(published: bool, **other: Any) -> list[list[str]]:
 def test_published_settings_stand_beside_the_papers_figures() -> None:
     assert cells(True) == [["stable"], ["90.00 ± 1.00"], ["92.05 ± 0.32"], ["99.00"]]
     assert cells(False) == [["stable"], ["90.00 ± 1.00"], ["99.00"]]
-    assert cells(True, method="gss", stream="mnist-360", buffer=7)[2] == ["–"]
+    assert cells(True, method="gss", stream="mnist-360", buffer_size=7)[2] == ["–"]
 
 
 def test_where_tests_overlap_the_last_one_alone_is_shown_too() -> None:
@@ -366,7 +366,7 @@ def test_a_run_that_diverges_is_one_sentence_and_status_1(
     ended = call(capfd, "run", *SHORT, "--lr", "1e30", "--quiet", "--json")
     assert (ended.status, ended.out) == (1, "")
     (line,) = ended.err.splitlines()
-    assert line.startswith("remanence: seed 0 failed: the loss was infinite or not a num")
+    assert line.startswith("perdure: seed 0 failed: the loss was infinite or not a num")
     assert line.endswith("most often the learning rate (1e+30) is too high")
 
 
@@ -374,7 +374,7 @@ def test_the_seeds_that_did_not_fail_are_summed_up(
     capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     (tmp_path / "half.py").write_text(
-        "from remanence import SGD\n"
+        "from perdure import SGD\n"
         "class Half(SGD):\n"
         "    def __init__(self, network, *, seed=0, lr=0.1, **common):\n"
         "        super().__init__(network, seed=seed, lr=1e30 if seed else lr, **common)\n"
@@ -383,7 +383,7 @@ def test_the_seeds_that_did_not_fail_are_summed_up(
     ended = call(capfd, "run", *SHORT, *flags)
     assert ended.status == 1
     assert json.loads(ended.out)["seeds"] == [0]
-    assert "remanence: seed 1 failed: " in ended.err
+    assert "perdure: seed 1 failed: " in ended.err
 
 
 def interrupt(run: subprocess.Popen[str], *, when: Callable[[], bool]) -> tuple[str, str]:
@@ -410,8 +410,8 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: training/tes
     )
     out, err = interrupt(run, when=lambda: any(Path("runs/s-mnist").glob("*/seed-0/events.jsonl")))
     assert (run.returncode, out) == (130, "")
-    again = "remanence run --dataset mnist5k --epochs 9999 --method sgd --resume"
-    assert err == f"remanence: stopped; go on with `{again}`\n"
+    again = "perdure run --dataset mnist5k --epochs 9999 --method sgd --resume"
+    assert err == f"perdure: stopped; go on with `{again}`\n"
 
 
 @pytest.mark.parametrize("start", ["module", "script"])
@@ -420,7 +420,7 @@ def test_ctrl_c_while_libraries_are_loaded_ends_quietly(start: str, tmp_path: Pa
         "import pathlib, time\npathlib.Path('loading').touch()\ntime.sleep(60)\n"
     )
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    module, name = project["scripts"]["remanence"].split(":")
+    module, name = project["scripts"]["perdure"].split(":")
     script = f"import sys; from {module} import {name}; sys.exit({name}())"
     command = COMMAND if start == "module" else [sys.executable, "-c", script]
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
@@ -436,10 +436,10 @@ def test_ctrl_c_while_libraries_are_loaded_ends_quietly(start: str, tmp_path: Pa
 
 
 def test_public_names_are_there_when_they_are_asked_for() -> None:
-    for name in remanence.__all__:
-        assert getattr(remanence, name).__name__ == name
-        assert name in dir(remanence)
-    assert not hasattr(remanence, "no_such_name")
+    for name in perdure.__all__:
+        assert getattr(perdure, name).__name__ == name
+        assert name in dir(perdure)
+    assert not hasattr(perdure, "no_such_name")
 
 
 # -- other verbs ----------------------------------------------------------------------------
@@ -467,8 +467,8 @@ def test_list_shows_methods_streams_and_datasets(capfd: pytest.CaptureFixture[st
     for name in (*catalog.METHODS, *catalog.STREAMS, *data.DATASETS):
         assert re.search(rf"│ {re.escape(name)} +│", ended.out)
     assert "Arani, Sarfraz and Zonooz, ICLR 2022" in ended.out
-    assert re.search(r"mnist5k +│ ships with remanence", ended.out)
-    assert re.search(r"mnist +│ not found: remanence data fetch mnist", ended.out)
+    assert re.search(r"mnist5k +│ ships with perdure", ended.out)
+    assert re.search(r"mnist +│ not found: perdure data fetch mnist", ended.out)
     assert re.search(r"s-mnist .*│ 200, 500, 5120 +│", ended.out)
 
 
@@ -480,7 +480,7 @@ def test_verify_in_an_empty_folder_finds_what_ships(
     lines = dict(line.split(": ", 1) for line in ended.out.splitlines())
     assert list(lines) == list(data.DATASETS)
     assert lines["mnist5k"].startswith("4000 training and 1000 test images, checksum ")
-    assert lines["mnist"].startswith(f"mnist is not in {tmp_path}; fetch it with `remanence data")
+    assert lines["mnist"].startswith(f"mnist is not in {tmp_path}; fetch it with `perdure data")
 
 
 def test_verify_fails_if_what_was_named_is_missing(
@@ -498,7 +498,7 @@ def test_verify_names_what_is_damaged(capfd: pytest.CaptureFixture[str], tmp_pat
     assert (ended.status, ended.err) == (1, "")
     (line,) = (line for line in ended.out.splitlines() if line.startswith("mnist: "))
     assert str(tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz") in line
-    assert f"fetch it again with `remanence data fetch mnist --data {tmp_path}`" in line
+    assert f"fetch it again with `perdure data fetch mnist --data {tmp_path}`" in line
 
 
 def test_fetch_says_where_the_dataset_is(
@@ -523,7 +523,7 @@ def test_a_download_that_fails_is_one_sentence(
         raise data.DataError("the server cannot be reached; try again later")
 
     monkeypatch.setattr(data, "fetch", fetch)
-    expected = "remanence: the server cannot be reached; try again later\n"
+    expected = "perdure: the server cannot be reached; try again later\n"
     assert call(capfd, "data", "fetch", "mnist") == (2, "", expected)
 
 

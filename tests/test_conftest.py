@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from remanence.data import cache
+from perdure.data import cache
 
 SKIPS = """
     import pytest
@@ -71,4 +71,4 @@ def test_in_ci_a_module_that_skips_itself_is_an_error(
 def test_tests_compute_with_one_thread_and_a_cache_of_their_own(own_cache: Path) -> None:
     assert torch.get_num_threads() == 1
     assert cache.folder() == own_cache
-    assert "REMANENCE_DATA" not in os.environ
+    assert "PERDURE_DATA" not in os.environ

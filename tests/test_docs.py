@@ -11,9 +11,9 @@ from typing import NamedTuple
 import pytest
 import torch
 
-from remanence import catalog
-from remanence.cli import DataOptions, FetchOptions, ReproduceOptions, RunOptions, parse
-from remanence.grid import PAPER
+from perdure import catalog
+from perdure.cli import DataOptions, FetchOptions, ReproduceOptions, RunOptions, parse
+from perdure.grid import PAPER
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted({ROOT / "README.md", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
@@ -78,7 +78,7 @@ def test_pages_are_taken_apart() -> None:
     page = (
         "# A *page*, `it` is\n\n[one](a.md#b) and [`two`](c/d.md), not `[three](e.md)`\n\n"
         "```python\nx = 1\n\nassert x\n```\n\n```text\n[four](f.md)\n```\n\n"
-        "```sh\n# only a remark\nremanence run STREAM \\\n  --seeds 0:N  # why\n"
+        "```sh\n# only a remark\nperdure run STREAM \\\n  --seeds 0:N  # why\n"
         "CI=true make test\n```\n"
     )
     assert [(block.language, block.line) for block in blocks(page)] == [
@@ -88,7 +88,7 @@ def test_pages_are_taken_apart() -> None:
     ]
     assert next(blocks(page)).text == "x = 1\n\nassert x\n"
     assert [words for _, words in commands(page)] == [
-        ["remanence", "run", "s-mnist", "--seeds", "0:5"],
+        ["perdure", "run", "s-mnist", "--seeds", "0:5"],
         ["make", "test"],
     ]
     assert list(links(page)) == ["a.md#b", "c/d.md"]
@@ -115,7 +115,7 @@ def test_commands_parse(page: Path) -> None:
         where = f"{page_name(page)}, line {line}: {program} {' '.join(words)}"
         if program == "make":
             assert set(words) <= targets, where
-        if program != "remanence":
+        if program != "perdure":
             continue
         try:
             options = parse(words)

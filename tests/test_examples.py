@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from remanence.cli import main
+from perdure.cli import main
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NAMES = sorted(file.stem for file in EXAMPLES.glob("*.py"))
@@ -65,7 +65,7 @@ def perform(name: str) -> str:
     """Do what the docstring says, in its order; what its script printed."""
     printed = ""
     for program, *words in quoted(name):
-        if program == "remanence":
+        if program == "perdure":
             run(words)
         else:
             assert program == "python"
@@ -107,7 +107,7 @@ def test_own_method(here: Path) -> None:
     assert perform("own_method") == "RecentFirst keeps every rule of a learner\n"
     configs = [json.loads(file.read_text()) for file in here.glob("runs/s-mnist/*/*/config.json")]
     assert {config["method"] for config in configs} == {"own_method:RecentFirst"}
-    assert {(config["buffer"], config["values"].get("past_weight")) for config in configs} == {
+    assert {(config["buffer_size"], config["values"].get("past_weight")) for config in configs} == {
         (200, None),
         (500, 0.5),
     }

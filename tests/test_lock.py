@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from remanence.lock import LockedError, locked, refuse_if_locked
+from perdure.lock import LockedError, locked, refuse_if_locked
 
 
 def test_a_lock_is_held_once_and_leaves_nothing(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remanence.manifest import DamagedError, as_json, digest, read_manifest, write_manifest
+from perdure.manifest import DamagedError, as_json, digest, read_manifest, write_manifest
 
 CONTENT = {"of": {"method": "er", "seed": 3}, "step": 12, "seconds": 0.25}
 

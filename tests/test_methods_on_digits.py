@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from remanence.catalog import METHODS
-from remanence.training.plan import plan
-from remanence.training.seeds import make_runs
+from perdure.catalog import METHODS
+from perdure.training.plan import plan
+from perdure.training.seeds import make_runs
 
 QUICK = ("er", "der", "derpp", "fdr", "agem", "gss", "icarl", "mean-er", "clser")
 SLOW = ("gem", "mer")

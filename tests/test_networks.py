@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.networks import MLP, ResNet18, mlp, resnet18
+from perdure.networks import MLP, ResNet18, mlp, resnet18
 
 
 def count(network: nn.Module) -> int:
@@ -39,9 +39,9 @@ def test_resnet_halves_the_image_three_times_and_has_no_pooling_before(
 def test_resnet_is_two_convolutions_and_a_shortcut_eight_times() -> None:
     network = ResNet18(5, width=4).double().eval()
     with torch.no_grad():
-        for buffer in network.buffers():
-            if buffer.is_floating_point():
-                buffer.uniform_(0.5, 1.5)
+        for buffer_size in network.buffers():
+            if buffer_size.is_floating_point():
+                buffer_size.uniform_(0.5, 1.5)
     x = torch.rand(3, 3, 16, 16, dtype=torch.float64)
     layers: dict[str, Any] = dict(network.named_modules())
 

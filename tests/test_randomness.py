@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy import stats
 
-from remanence.randomness import derive, generator
+from perdure.randomness import derive, generator
 
 
 @pytest.mark.parametrize(("seed", "name"), [(0, "order"), (17, "stable update"), (2**40, "ü")])

@@ -2,18 +2,18 @@ from __future__ import annotations
 
 import torch
 
-from remanence.records import Samples, join
+from perdure.records import Samples, join
 
 
 def test_rows_are_copies_in_the_order_asked_for() -> None:
     samples = Samples(torch.arange(8).view(4, 2), torch.arange(4), torch.arange(12.0).view(4, 3))
     chosen = samples.rows(torch.tensor([3, 0, 3]))
-    assert chosen.images.tolist() == [[6, 7], [0, 1], [6, 7]]
+    assert chosen.inputs.tolist() == [[6, 7], [0, 1], [6, 7]]
     assert chosen.labels.tolist() == [3, 0, 3]
     assert chosen.logits is not None
     assert chosen.logits[:, 0].tolist() == [9, 0, 9]
-    chosen.images.fill_(-1)
-    assert samples.images.min() == 0
+    chosen.inputs.fill_(-1)
+    assert samples.inputs.min() == 0
 
 
 def test_samples_without_logits_have_rows_without_logits() -> None:
@@ -24,11 +24,11 @@ def test_joining_keeps_the_order_of_parts_and_rows() -> None:
     parts = [Samples(torch.full((n, 2), n), torch.full((n,), n)) for n in (2, 1, 3)]
     both = join(*parts)
     assert both.labels.tolist() == [2, 2, 1, 3, 3, 3]
-    assert both.images[:, 1].tolist() == [2, 2, 1, 3, 3, 3]
+    assert both.inputs[:, 1].tolist() == [2, 2, 1, 3, 3, 3]
 
 
 def test_samples_that_are_on_the_device_stay_themselves() -> None:
     samples = Samples(torch.zeros(2, 1), torch.zeros(2))
-    assert samples.to("cpu").images is samples.images
+    assert samples.to("cpu").inputs is samples.inputs
     moved = Samples(torch.zeros(2, 1), torch.zeros(2), torch.zeros(2, 3)).to("meta")
     assert all(tensor is not None and tensor.device.type == "meta" for tensor in moved)

@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from remanence.learners import CLSER, ER
-from remanence.results import RunFolder, settings_hash, summary, write_json
-from remanence.state import read_file
+from perdure.learners import CLSER, ER
+from perdure.results import RunFolder, settings_hash, summary, write_json
+from perdure.state import read_file
 
 # -- names ----------------------------------------------------------------------------------
 
@@ -25,11 +25,16 @@ def test_the_hash_is_that_of_the_sorted_settings() -> None:
 
 
 def test_whatever_decides_the_numbers_changes_the_hash() -> None:
-    base: dict[str, Any] = {"lr": 0.1, "values": {"batch": 10}, "buffer": None, "seed": "per-run"}
+    base: dict[str, Any] = {
+        "lr": 0.1,
+        "values": {"batch": 10},
+        "buffer_size": None,
+        "seed": "per-run",
+    }
     others = [
         {**base, "lr": 0.2},
         {**base, "values": {"batch": 11}},
-        {**base, "buffer": 0},
+        {**base, "buffer_size": 0},
         {**base, "seed": None},
         {**base, "more": None},
     ]
@@ -37,7 +42,7 @@ def test_whatever_decides_the_numbers_changes_the_hash() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "method", "buffer", "expected"),
+    ("stream", "method", "buffer_size", "expected"),
     [
         ("s-mnist", "clser", 500, "s-mnist/clser-500-0123abcd/seed-3"),
         ("p-mnist", "sgd", None, "p-mnist/sgd-0123abcd/seed-3"),
@@ -46,9 +51,9 @@ def test_whatever_decides_the_numbers_changes_the_hash() -> None:
     ],
 )
 def test_a_run_has_its_place(
-    stream: str, method: str, buffer: int | None, expected: str, tmp_path: Path
+    stream: str, method: str, buffer_size: int | None, expected: str, tmp_path: Path
 ) -> None:
-    folder = RunFolder.place(tmp_path, stream, method, buffer, "0123abcd", 3)
+    folder = RunFolder.place(tmp_path, stream, method, buffer_size, "0123abcd", 3)
     assert folder.path == tmp_path / expected
 
 
@@ -184,7 +189,13 @@ def run(
     last: float | None = None,
     forgetting: float | None = None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    config = {"stream": "s-mnist", "data": "mnist", "method": "er", "buffer": 200, "seed": seed}
+    config = {
+        "stream": "s-mnist",
+        "data": "mnist",
+        "method": "er",
+        "buffer_size": 200,
+        "seed": seed,
+    }
     numbers = {
         "class_il": {
             "mean": class_il,
@@ -204,7 +215,7 @@ def test_a_summary_is_mean_and_sample_deviation_over_seeds() -> None:
         "stream": "s-mnist",
         "data": "mnist",
         "method": "er",
-        "buffer": 200,
+        "buffer_size": 200,
         "seeds": [0, 1, 4],
         "predictors": {
             "working": {

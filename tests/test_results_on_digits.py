@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from remanence.results import summary
-from remanence.training import plan
-from remanence.training.seeds import Job, execute_all
+from perdure.results import summary
+from perdure.training import plan
+from perdure.training.seeds import Job, execute_all
 
 METHODS = ("clser", "er", "sgd")  # the longest first, so that two workers end together
 SEEDS = (0, 1, 2)

@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from remanence.state import FORMAT, State, give, holds_state, read_file, take, write_file
-from remanence.state import write_whole as write_bytes
+from perdure.state import FORMAT, State, give, holds_state, read_file, take, write_file
+from perdure.state import write_whole as write_bytes
 
 DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.bool]
 
@@ -136,7 +136,7 @@ def test_tensors_with_a_gradient_are_written_without_it() -> None:
 def _whole() -> bytes:
     state = {
         "network": {"weight": torch.rand(3, 4), "bias": torch.rand(3)},
-        "memory": {"filled": 3, "stored": {"images": torch.zeros(3, 2, dtype=torch.uint8)}},
+        "memory": {"filled": 3, "stored": {"inputs": torch.zeros(3, 2, dtype=torch.uint8)}},
         "optimizer": {"groups": [{"lr": 0.1, "betas": [0.9, 0.99]}]},
     }
     return written(state, {"learner": "ER"})
@@ -183,7 +183,7 @@ def test_damage_inside_a_tensor_is_noticed(data: st.DataObject) -> None:
 def with_metadata(text: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "state"
-        save_file({"t": torch.zeros(2)}, path, metadata={"remanence": text})
+        save_file({"t": torch.zeros(2)}, path, metadata={"perdure": text})
         return path.read_bytes()
 
 
@@ -220,8 +220,8 @@ def test_metadata_of_any_kind_is_refused_or_read(meta: Any) -> None:
     [
         ("", "is not a whole safetensors file"),
         ("[" * 100_000, "is not a whole safetensors file"),
-        ("null", "was not written by remanence"),
-        ('{"format": 1}', "was not written by remanence"),
+        ("null", "was not written by perdure"),
+        ('{"format": 1}', "was not written by perdure"),
         ('{"format": 99, "values": {}}', f"has format 99; this version reads format {FORMAT}"),
     ],
     ids=["empty", "deep", "null", "no values", "from the future"],
@@ -245,7 +245,7 @@ def test_foreign_metadata_is_refused_with_a_reason(text: str, message: str) -> N
     ids=["empty", "zeros", "ones", "huge header", "no metadata", "deep header", "json"],
 )
 def test_other_files_are_refused(content: bytes) -> None:
-    with pytest.raises(ValueError, match=r"safetensors file|was not written by remanence"):
+    with pytest.raises(ValueError, match=r"safetensors file|was not written by perdure"):
         read(content)
 
 

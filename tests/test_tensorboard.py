@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from remanence.cli import main
-from remanence.results import RunFolder
-from remanence.tensorboard import TensorBoardLog
+from perdure.cli import main
+from perdure.results import RunFolder
+from perdure.tensorboard import TensorBoardLog
 
 ARGUMENTS = [
     "run",
@@ -98,7 +98,7 @@ def test_without_the_package_a_sentence_says_what_to_install(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     assert main([*ARGUMENTS, "--tensorboard", "log"]) == 2
-    assert "remanence[tensorboard]" in capfd.readouterr().err
+    assert "perdure[tensorboard]" in capfd.readouterr().err
     assert not list((tmp_path / "runs").iterdir())
 
 

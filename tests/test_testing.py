@@ -16,12 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence import testing
-from remanence.learners import ER, SGD, Learner, Predictor
-from remanence.records import Samples
-from remanence.state import State
-from remanence.streams import Stream, Task, Test, from_tensors
-from remanence.testing import (
+from perdure import testing
+from perdure.learners import ER, SGD, Learner, Predictor
+from perdure.records import Samples
+from perdure.state import State
+from perdure.streams import Stream, Task, Test, from_tensors
+from perdure.testing import (
     LEARNER_CHECKS,
     STREAM_CHECKS,
     check_learner,
@@ -321,7 +321,7 @@ class Rebuilding(Task):
     def __init__(self, name: str, make: Callable[[], Samples], **rest: Any) -> None:
         built = itertools.count()
         first = make()
-        super().__init__(name, lambda: Samples(first.images + next(built), first.labels), **rest)
+        super().__init__(name, lambda: Samples(first.inputs + next(built), first.labels), **rest)
 
 
 class Oversized(Task):

@@ -38,7 +38,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     build = [sys.executable, "-m", "build", "--wheel", "--no-isolation"]
     call(*build, "--outdir", folder, ROOT)
-    (found,) = folder.glob("remanence-*.whl")
+    (found,) = folder.glob("perdure-*.whl")
     return found
 
 
@@ -62,7 +62,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_wheel_holds_data_presets_and_types(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    tree = ROOT / "src/remanence"
+    tree = ROOT / "src/perdure"
     wanted = {tree / "py.typed", tree / "data/mnist5k/mnist5k.npz", tree / "data/mnist5k/README.md"}
     wanted |= {*tree.glob("presets/*.toml"), *tree.rglob("*.py")}
     wanted |= {*tree.glob("report/templates/*")}
@@ -74,8 +74,8 @@ def test_the_wheel_holds_data_presets_and_types(wheel: Path) -> None:
 
 
 def test_the_command_runs(clean: Path, tmp_path: Path) -> None:
-    assert "Train and evaluate a method on a stream" in call(clean / "remanence", "--help")
-    out = call(clean / "remanence", "run", "s-mnist", "--max-steps", "50", "--json")
+    assert "Train and evaluate a method on a stream" in call(clean / "perdure", "--help")
+    out = call(clean / "perdure", "run", "s-mnist", "--max-steps", "50", "--json")
     line = json.loads(out.splitlines()[-1])
     assert (line["data"], line["method"], line["seeds"]) == ("mnist5k", "clser", [0])
     assert line["predictors"]["stable"]["class_il"]["mean"] > 80
@@ -84,9 +84,9 @@ def test_the_command_runs(clean: Path, tmp_path: Path) -> None:
 
 def test_importing_takes_only_what_a_learner_needs(clean: Path) -> None:
     code = """
-import sys, remanence
+import sys, perdure
 others = {"pooch", "tyro", "rich", "PIL", "matplotlib", "jinja2", "quadprog", "requests"}
-print(remanence.__file__, remanence.__version__, sorted(others & set(sys.modules)))
+print(perdure.__file__, perdure.__version__, sorted(others & set(sys.modules)))
 """
     place, version, loaded = call(clean / "python", "-c", code).split(maxsplit=2)
     assert Path(place).is_relative_to(clean.parent)
@@ -97,9 +97,9 @@ print(remanence.__file__, remanence.__version__, sorted(others & set(sys.modules
 def test_a_bare_source_tree_runs(clean: Path, tmp_path: Path) -> None:
     bare = tmp_path / "tree/src"
     shutil.copytree(ROOT / "src", bare, ignore=shutil.ignore_patterns("__pycache__"))
-    code = "import remanence; print(remanence.__file__)"
+    code = "import perdure; print(perdure.__file__)"
     where = call(clean / "python", "-c", code, PYTHONPATH=str(bare))
     assert Path(where.strip()).is_relative_to(bare)
     flags = ["--method", "sgd", "--max-steps", "5", "--quiet", "--json"]
-    out = call(clean / "python", "-m", "remanence", "run", *flags, PYTHONPATH=str(bare))
+    out = call(clean / "python", "-m", "perdure", "run", *flags, PYTHONPATH=str(bare))
     assert json.loads(out)["method"] == "sgd"

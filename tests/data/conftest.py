@@ -9,6 +9,6 @@ import pytest
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user's cache of its own for every test, and no data folder."""
     folder = tmp_path_factory.mktemp("cache")
-    monkeypatch.setenv("REMANENCE_CACHE", str(folder))
-    monkeypatch.delenv("REMANENCE_DATA", raising=False)
+    monkeypatch.setenv("PERDURE_CACHE", str(folder))
+    monkeypatch.delenv("PERDURE_DATA", raising=False)
     return folder

@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from remanence.data import DATASETS, Dataset, Spec
-from remanence.data.spec import Arrays, File, Layout, Shape
+from perdure.data import DATASETS, Dataset, Spec
+from perdure.data.spec import Arrays, File, Layout, Shape
 
 NAMES = ("mnist", "cifar10", "cifar100", "tiny-imagenet")
 LAYOUTS = [(name, i) for name in NAMES for i in range(len(DATASETS[name].layouts))]
@@ -116,27 +116,27 @@ def cifar(name: str, *, per_batch: int = 4, tests: int = 3) -> Small:
     batches = len(members) - 1
     spec = replace(spec, train=(per_batch * batches, 3, 32, 32), test=(tests, 3, 32, 32))
     arrays = draw(spec.train, spec.test, spec.classes)
-    images = [*np.split(arrays.train_images, batches), arrays.test_images]
+    inputs = [*np.split(arrays.train_images, batches), arrays.test_images]
     labels = [*np.split(arrays.train_labels, batches), arrays.test_labels]
     files = {
         path: batch(pixels, classes, fine=name == "cifar100")
-        for path, pixels, classes in zip(members, images, labels, strict=True)
+        for path, pixels, classes in zip(members, inputs, labels, strict=True)
     }
     files[archive] = tar({"readme.html": b"<html>", **dict(reversed(files.items()))})
     return publish(spec, arrays, files)
 
 
 def tar(files: dict[str, bytes]) -> bytes:
-    buffer = io.BytesIO()
-    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
+    buffer_size = io.BytesIO()
+    with tarfile.open(fileobj=buffer_size, mode="w:gz") as archive:
         for path, data in files.items():
             entry = tarfile.TarInfo(path)
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    return buffer.getvalue()
+    return buffer_size.getvalue()
 
 
-def batch(images: NDArray[np.uint8], labels: NDArray[np.int64], *, fine: bool) -> bytes:
+def batch(inputs: NDArray[np.uint8], labels: NDArray[np.int64], *, fine: bool) -> bytes:
     """A pickle as Python 2 and numpy 1 wrote it, of which Python 3 can write none."""
 
     def string(text: bytes) -> bytes:
@@ -145,14 +145,14 @@ def batch(images: NDArray[np.uint8], labels: NDArray[np.int64], *, fine: bool) -
     def numbers(values: list[int]) -> bytes:
         return b"](" + b"".join(b"K" + bytes([value]) for value in values) + b"e"
 
-    rows, columns = images.reshape(len(images), -1).shape
+    rows, columns = inputs.reshape(len(inputs), -1).shape
     array = (
         b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\0\x85" + string(b"b") + b"\x87R"
     )
     shape = b"M" + struct.pack("<H", rows) + b"M" + struct.pack("<H", columns) + b"\x86"
     dtype = b"cnumpy\ndtype\n" + string(b"u1") + b"K\0K\1\x87R"
     dtype += b"(K\3" + string(b"|") + b"NNNJ\xff\xff\xff\xffJ\xff\xff\xff\xffK\0tb"
-    array += b"(K\1" + shape + dtype + b"\x89" + string(images.tobytes()) + b"tb"
+    array += b"(K\1" + shape + dtype + b"\x89" + string(inputs.tobytes()) + b"tb"
     classes = string(b"fine_labels" if fine else b"labels") + numbers(labels.tolist())
     if fine:
         classes += string(b"coarse_labels") + numbers([0] * rows)
@@ -179,23 +179,23 @@ def tiny_imagenet(classes: int = 3) -> Small:
     decoded = [
         np.asarray(Image.open(io.BytesIO(files[f"{top}/{name}"])).convert("RGB")) for name in names
     ]
-    images = np.stack(decoded).transpose(0, 3, 1, 2)
+    inputs = np.stack(decoded).transpose(0, 3, 1, 2)
     number = {wnid: i for i, wnid in enumerate(sorted(wnids))}
     arrays = Arrays(
-        images[: 2 * classes],
+        inputs[: 2 * classes],
         np.repeat(np.arange(classes), 2),
-        images[2 * classes :],
+        inputs[2 * classes :],
         np.array([number[w] for w in [*wnids, *sorted(wnids)]]),
     )
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    buffer_size = io.BytesIO()
+    with zipfile.ZipFile(buffer_size, "w") as archive:
         for path, data in files.items():
             archive.writestr(path, data)
-    files[f"{top}.zip"] = buffer.getvalue()
+    files[f"{top}.zip"] = buffer_size.getvalue()
     return publish(spec, arrays, files)
 
 
 def jpeg(picture: Image.Image) -> bytes:
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG")
-    return buffer.getvalue()
+    buffer_size = io.BytesIO()
+    picture.save(buffer_size, "JPEG")
+    return buffer_size.getvalue()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from remanence.data import DataError, load
+from perdure.data import DataError, load
 
 from .small import LAYOUTS, Small, batch, idx, jpeg, make, put, tar
 
@@ -38,9 +38,7 @@ def test_a_truncated_file_is_named(name: str, layout: int, tmp_path: Path) -> No
     put(path, path.read_bytes()[:-1])
     message = refusal(small, tmp_path)
     assert message.startswith(f"{path} ({path.stat().st_size} bytes) has md5 ")
-    assert message.endswith(
-        f"; fetch it again with `remanence data fetch {name} --data {tmp_path}`"
-    )
+    assert message.endswith(f"; fetch it again with `perdure data fetch {name} --data {tmp_path}`")
 
 
 @settings(max_examples=150, deadline=None)
@@ -175,7 +173,7 @@ def test_nothing_is_unpickled_before_its_checksum_matches(tmp_path: Path) -> Non
         small.write(tmp_path, layout)
         put(tmp_path / small.paths(layout)[0], pickle.dumps(Bomb(), 2))
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("remanence.data.cifar._Unpickler.load", unreachable)
+            patch.setattr("perdure.data.cifar._Unpickler.load", unreachable)
             assert "has md5" in refusal(small, tmp_path)
         (tmp_path / small.paths(layout)[0]).unlink()
 
@@ -198,9 +196,9 @@ def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
 def picture(size: tuple[int, int] = (64, 64), kind: str = "JPEG") -> bytes:
     if kind == "JPEG":
         return jpeg(Image.new("RGB", size))
-    buffer = io.BytesIO()
-    Image.new("RGB", size).save(buffer, kind)
-    return buffer.getvalue()
+    buffer_size = io.BytesIO()
+    Image.new("RGB", size).save(buffer_size, kind)
+    return buffer_size.getvalue()
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from remanence.data import DataError, Dataset, load, verify
-from remanence.data.spec import Arrays, Contents, Spec
+from perdure.data import DataError, Dataset, load, verify
+from perdure.data.spec import Arrays, Contents, Spec
 
 from .small import LAYOUTS, Small, make, put
 
@@ -128,13 +128,13 @@ def test_without_a_writable_cache_arrays_are_in_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setenv("REMANENCE_CACHE", str(tmp_path / "file" / "cache"))
+    monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "file" / "cache"))
     for name, layout in LAYOUTS:
         counted = Counted(make(name), tmp_path / name / str(layout), layout)
         assert [counted.load(), counted.load()] == [1, 2]
-        load(counted.spec, counted.root).test.images.zero_()
+        load(counted.spec, counted.root).test.inputs.zero_()
     assert "mnist is decoded anew at every start" in caplog.messages[0]
-    assert "set $REMANENCE_CACHE" in caplog.messages[0]
+    assert "set $PERDURE_CACHE" in caplog.messages[0]
 
 
 def test_an_interrupted_decode_leaves_nothing(
@@ -212,7 +212,7 @@ def test_verify_knows_all_datasets(tmp_path: Path) -> None:
 
 
 def test_the_user_cache_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
-    from remanence.data import cache
+    from perdure.data import cache
 
-    monkeypatch.delenv("REMANENCE_CACHE")
-    assert "remanence" in cache.folder().parts
+    monkeypatch.delenv("PERDURE_CACHE")
+    assert "perdure" in cache.folder().parts

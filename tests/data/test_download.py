@@ -10,7 +10,7 @@ from threading import Thread
 
 import pytest
 
-from remanence.data import DataError, fetch, load, locate
+from perdure.data import DataError, fetch, load, locate
 
 from .small import NAMES, Small, make, put
 
@@ -174,7 +174,7 @@ def test_an_interrupt_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Path(output).write_bytes(b"a part")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("remanence.data.download._download", interrupted)
+    monkeypatch.setattr("perdure.data.download._download", interrupted)
     with pytest.raises(KeyboardInterrupt):
         fetch(make("cifar10").spec, tmp_path, progress=False)
     assert files(tmp_path) == []
@@ -234,4 +234,4 @@ def test_progress_is_a_line_or_a_bar(
 
 def test_the_shipped_digits_need_no_fetch(capsys: pytest.CaptureFixture[str]) -> None:
     assert fetch("mnist5k").name == "mnist5k.npz"
-    assert capsys.readouterr().err == "mnist5k comes with remanence: nothing to fetch\n"
+    assert capsys.readouterr().err == "mnist5k comes with perdure: nothing to fetch\n"

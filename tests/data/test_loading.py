@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from remanence.data import DATASETS, DataError, Dataset, fetch, load, locate, verify
+from perdure.data import DATASETS, DataError, Dataset, fetch, load, locate, verify
 
 from .small import LAYOUTS, NAMES, make
 
@@ -23,8 +23,8 @@ def test_every_layout_is_read(name: str, layout: int, tmp_path: Path) -> None:
     assert small.same(dataset)
     assert (dataset.name, dataset.classes) == (name, small.spec.classes)
     for samples, shape in ((dataset.train, small.spec.train), (dataset.test, small.spec.test)):
-        assert samples.images.shape == shape
-        assert samples.images.dtype == torch.uint8
+        assert samples.inputs.shape == shape
+        assert samples.inputs.dtype == torch.uint8
         assert samples.labels.dtype == torch.int64
 
 
@@ -46,7 +46,7 @@ def test_a_root_is_searched_alone(
 ) -> None:
     small = make("mnist")
     small.write(cache)
-    monkeypatch.setenv("REMANENCE_DATA", str(small.write(tmp_path / "named")))
+    monkeypatch.setenv("PERDURE_DATA", str(small.write(tmp_path / "named")))
     with pytest.raises(DataError, match="is not in"):
         load(small.spec, tmp_path / "empty")
     assert locate(small.spec, tmp_path / "empty") is None
@@ -56,7 +56,7 @@ def test_the_named_folder_comes_before_the_cache(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = make("cifar10")
-    monkeypatch.setenv("REMANENCE_DATA", str(tmp_path))
+    monkeypatch.setenv("PERDURE_DATA", str(tmp_path))
     assert locate(small.spec) is None
     small.write(cache)
     assert locate(small.spec) == cache / "cifar-10-python.tar.gz"
@@ -81,11 +81,11 @@ def test_missing_data_is_answered_with_a_remedy(tmp_path: Path, cache: Path) -> 
     with pytest.raises(DataError) as here:
         load("cifar10", tmp_path)
     assert str(here.value) == (
-        f"cifar10 is not in {tmp_path}; fetch it with `remanence data fetch cifar10 --data "
+        f"cifar10 is not in {tmp_path}; fetch it with `perdure data fetch cifar10 --data "
         f"{tmp_path}`, or point --data at the folder that holds cifar-10-python.tar.gz or "
         "cifar-10-batches-py"
     )
-    with pytest.raises(DataError, match=r"fetch it with `remanence data fetch mnist`"):
+    with pytest.raises(DataError, match=r"fetch it with `perdure data fetch mnist`"):
         load("mnist")
 
 
@@ -99,7 +99,7 @@ def test_an_unknown_name_is_refused(use: object) -> None:
 def test_writing_to_a_tensor_changes_no_file(tmp_path: Path) -> None:
     small = make("cifar100")
     small.write(tmp_path)
-    load(small.spec, tmp_path).train.images.zero_()
+    load(small.spec, tmp_path).train.inputs.zero_()
     again = load(small.spec, tmp_path)
     again.test.labels.zero_()
     assert small.same(load(small.spec, tmp_path))
@@ -110,10 +110,10 @@ def test_the_shipped_digits() -> None:
     assert digits.checksum == "c439be6ef3a9f330"
     assert digits.train.labels.bincount().tolist() == [400] * 10
     assert digits.test.labels.bincount().tolist() == [100] * 10
-    both = torch.cat([digits.train.images, digits.test.images])
+    both = torch.cat([digits.train.inputs, digits.test.inputs])
     assert len({image.numpy().tobytes() for image in both}) == 5000
-    digits.train.images.zero_()
-    assert load("mnist5k").train.images.any()
+    digits.train.inputs.zero_()
+    assert load("mnist5k").train.inputs.any()
 
 
 def test_damaged_shipped_digits_are_refused(tmp_path: Path) -> None:
@@ -122,13 +122,13 @@ def test_damaged_shipped_digits_are_refused(tmp_path: Path) -> None:
     assert path is not None
     (tmp_path / "mnist5k").mkdir()
     (tmp_path / "mnist5k" / "mnist5k.npz").write_bytes(path.read_bytes()[:-1])
-    with pytest.raises(DataError, match=r"has sha256 .* expected ebff.*; install remanence again"):
+    with pytest.raises(DataError, match=r"has sha256 .* expected ebff.*; install perdure again"):
         load(replace(spec, home=tmp_path))
 
 
 def test_importing_is_light() -> None:
     code = (
-        "import sys, remanence.data; remanence.data.load('mnist5k');"
+        "import sys, perdure.data; perdure.data.load('mnist5k');"
         "print([m for m in ('pooch', 'PIL', 'rich', 'requests') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -147,12 +147,12 @@ def test_the_official_table() -> None:
                     assert len(bytes.fromhex(digits)) == {"md5": 16, "sha256": 32}[algorithm]
 
 
-REAL = os.environ.get("REMANENCE_DATA")
+REAL = os.environ.get("PERDURE_DATA")
 
 
 def real(name: str) -> Dataset:
     if REAL is None or locate(name, REAL) is None:
-        pytest.skip(f"$REMANENCE_DATA has no {name}")
+        pytest.skip(f"$PERDURE_DATA has no {name}")
     return load(name, REAL)
 
 
@@ -168,7 +168,7 @@ def real(name: str) -> Dataset:
 def test_real_files(name: str, checksum: str) -> None:
     dataset = real(name)
     assert dataset.checksum == checksum
-    assert (dataset.train.images.shape, dataset.test.images.shape) == (
+    assert (dataset.train.inputs.shape, dataset.test.inputs.shape) == (
         DATASETS[name].train,
         DATASETS[name].test,
     )
@@ -181,8 +181,8 @@ def test_real_files(name: str, checksum: str) -> None:
 def test_the_shipped_digits_are_the_first_of_each_class_of_mnist() -> None:
     digits, mnist = load("mnist5k"), real("mnist")
     for c in range(10):
-        first = mnist.train.images[mnist.train.labels == c][:500]
-        assert digits.train.images[digits.train.labels == c].equal(first[:400])
-        assert digits.test.images[digits.test.labels == c].equal(first[400:])
+        first = mnist.train.inputs[mnist.train.labels == c][:500]
+        assert digits.train.inputs[digits.train.labels == c].equal(first[:400])
+        assert digits.test.inputs[digits.test.labels == c].equal(first[400:])
     assert REAL is not None
     assert [f.state for f in verify(REAL, ["mnist"])] == ["ok"]

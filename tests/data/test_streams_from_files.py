@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from remanence.catalog import NETWORKS, STREAMS, build_stream
-from remanence.data import load
-from remanence.learners import CLSER
+from perdure.catalog import NETWORKS, STREAMS, build_stream
+from perdure.data import load
+from perdure.learners import CLSER
 
 from .small import Small, cifar, tiny_imagenet
 
@@ -42,8 +42,8 @@ def test_a_stream_of_colour_images_trains_the_real_network(name: str, tmp_path: 
     before = [p.detach().clone() for p in network.parameters()]
     batches = stream.tasks[0].epoch(BATCH, torch.Generator().manual_seed(0))
     for batch in itertools.islice(batches, 3):
-        learner.observe(batch.images, batch.labels)
+        learner.observe(batch.inputs, batch.labels)
     assert int(learner.steps) == 3
     assert learner.not_finite == 0
     assert all(not torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
-    assert learner.predict(stream.tests[0].samples().images[:2]).shape == (2,)
+    assert learner.predict(stream.tests[0].samples().inputs[:2]).shape == (2,)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from remanence.evaluation import accuracies, answers
-from remanence.records import Samples
-from remanence.streams import Test
+from perdure.evaluation import accuracies, answers
+from perdure.records import Samples
+from perdure.streams import Test
 
 CLASSES = 5
 
@@ -18,8 +18,8 @@ class Source:
 
     def __init__(self, first: int, labels: list[int]) -> None:
         self.first = first
-        images = torch.arange(first, first + len(labels))[:, None].float()
-        self.whole = Samples(images, torch.tensor(labels))
+        inputs = torch.arange(first, first + len(labels))[:, None].float()
+        self.whole = Samples(inputs, torch.tensor(labels))
 
     def __call__(self) -> Samples:
         return self.whole
@@ -32,8 +32,8 @@ class Table:
         self.scores = scores
         self.asked: list[int] = []
 
-    def __call__(self, images: Tensor) -> Tensor:
-        rows = images[:, 0].long()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        rows = inputs[:, 0].long()
         self.asked += rows.tolist()
         return self.scores[rows]
 
@@ -86,7 +86,7 @@ def test_every_test_is_scored_as_one_by_one(problem: tuple[Table, list[Test]]) -
         right = 0
         for row in rows_of(test):
             samples = test.samples()
-            image, label = int(samples.images[row, 0]), int(samples.labels[row])
+            image, label = int(samples.inputs[row, 0]), int(samples.labels[row])
             correct = best(table.scores, image, everything) == label
             right += correct
             if image not in counted:
@@ -104,7 +104,7 @@ def test_every_test_is_scored_as_one_by_one(problem: tuple[Table, list[Test]]) -
         assert test.classes is not None
         samples = test.samples()
         right = sum(
-            best(table.scores, int(samples.images[row, 0]), list(test.classes))
+            best(table.scores, int(samples.inputs[row, 0]), list(test.classes))
             == int(samples.labels[row])
             for row in rows_of(test)
         )
@@ -130,9 +130,9 @@ def test_images_are_shown_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch)
     table = Table(torch.eye(10)[:, :CLASSES].repeat(1, 1))
     sizes = []
 
-    def predict(images: Tensor) -> Tensor:
-        sizes.append(len(images))
-        return table(images)
+    def predict(inputs: Tensor) -> Tensor:
+        sizes.append(len(inputs))
+        return table(inputs)
 
     found = accuracies(predict, [Test("t", Source(0, [0, 1, 2, 3, 4, 0, 1, 2, 3, 4]))])
     assert found.class_il == [60.0]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_calibration_error
 
-from remanence.evaluation import calibration
+from perdure.evaluation import calibration
 
 
 def scores_with(probabilities: list[float]) -> Tensor:

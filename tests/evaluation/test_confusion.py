@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from remanence.evaluation import agreement, confusion
+from perdure.evaluation import agreement, confusion
 
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 100), classes=st.integers(2, 8))

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from remanence.evaluation import flatness
-from remanence.learners import Predictor
-from remanence.randomness import generator
-from remanence.records import Samples
+from perdure.evaluation import flatness
+from perdure.learners import Predictor
+from perdure.randomness import generator
+from perdure.records import Samples
 
 
 def network() -> nn.Module:
@@ -23,12 +23,12 @@ def network() -> nn.Module:
 
 def samples(count: int = 40) -> Samples:
     draws = torch.Generator().manual_seed(0)
-    images = torch.randn(count, 5, generator=draws, dtype=torch.float64)
-    return Samples(images, torch.randint(3, (count,), generator=draws))
+    inputs = torch.randn(count, 5, generator=draws, dtype=torch.float64)
+    return Samples(inputs, torch.randint(3, (count,), generator=draws))
 
 
 def predictor(module: nn.Module) -> Predictor:
-    return Predictor(module, lambda images: images)
+    return Predictor(module, lambda inputs: inputs)
 
 
 def test_moves_every_parameter_by_sigma_times_a_normal_draw() -> None:
@@ -45,7 +45,7 @@ def test_moves_every_parameter_by_sigma_times_a_normal_draw() -> None:
             with torch.no_grad():
                 for p, e in zip(moved.parameters(), epsilon, strict=True):
                     p.add_(e, alpha=sigma)
-                scores = moved(data.images)
+                scores = moved(data.inputs)
             accuracy[sigma].append(100 * float((scores.argmax(1) == data.labels).double().mean()))
             loss[sigma].append(float(F.cross_entropy(scores, data.labels)))
     assert found.accuracy == pytest.approx([sum(a) / 3 for a in accuracy.values()])
@@ -79,7 +79,7 @@ def test_a_sharper_minimum_loses_more() -> None:
     with torch.no_grad():
         wide.weight.copy_(torch.randn(3, 5, generator=torch.Generator().manual_seed(2)) * 10)
         narrow.weight.copy_(wide.weight / 10)
-    data = Samples(data.images, wide(data.images).argmax(1))
+    data = Samples(data.inputs, wide(data.inputs).argmax(1))
     curves = [
         flatness(predictor(module), data, sigmas=[0.0, 0.5], noise=generator(0, "noise"))
         for module in (wide, narrow)

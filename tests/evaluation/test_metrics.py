@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remanence.evaluation import backward_transfer, forgetting, forward_transfer, mean_std
+from perdure.evaluation import backward_transfer, forgetting, forward_transfer, mean_std
 
 THREE: list[list[float | None]] = [
     [10.0, 10.0, 12.0],

@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from remanence.evaluation import task_probabilities
-from remanence.evaluation.task_bias import groups_of
-from remanence.records import Samples
-from remanence.streams import Test
+from perdure.evaluation import task_probabilities
+from perdure.evaluation.task_bias import groups_of
+from perdure.records import Samples
+from perdure.streams import Test
 
 
 def named(*classes: tuple[int, ...] | None) -> list[Test]:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from remanence.evaluation import training_samples as module
-from remanence.evaluation.training_samples import training_samples
-from remanence.records import Samples
-from remanence.streams import ComposedTask, Task
+from perdure.evaluation import training_samples as module
+from perdure.evaluation.training_samples import training_samples
+from perdure.records import Samples
+from perdure.streams import ComposedTask, Task
 
 
 def numbered(first: int, count: int) -> Samples:
@@ -37,7 +37,7 @@ def test_takes_each_sample_at_most_once_and_from_all_tasks() -> None:
     labels = found.labels.tolist()
     assert len(set(labels)) == len(labels) == 40
     assert labels == sorted(labels)
-    assert found.images[:, 0].long().equal(found.labels)
+    assert found.inputs[:, 0].long().equal(found.labels)
     assert min(labels) < 30 <= max(labels)
     again = training_samples(tasks, 40, batch=5, seed=0)
     assert again.labels.equal(found.labels)

@@ -1,6 +1,6 @@
 """A process that has torch loaded and forks a child for every run it is asked for.
 
-What a child does is `remanence run …`; only its start is saved, so that runs can be killed by the
+What a child does is `perdure run …`; only its start is saved, so that runs can be killed by the
 hundred. Run as a program it reads JSON lines: a run to start, answered with the child's pid, or a
 pid to wait for, answered with its status. Until it was waited for a pid is not given to others.
 """
@@ -32,8 +32,8 @@ due (1: it became due just then), and how many that is now."""
 
 def watch(log: Path) -> None:
     """Note every step, in memory that outlives the process, and every checkpoint taken."""
-    from remanence.training.checkpoint import Checkpoints
-    from remanence.training.engine import Eager
+    from perdure.training.checkpoint import Checkpoints
+    from perdure.training.engine import Eager
 
     log.mkdir(parents=True, exist_ok=True)
     with (log / "steps").open("wb+") as file:
@@ -74,7 +74,7 @@ def be_a_run(order: dict[str, Any]) -> None:
         os.chdir(order["folder"])
         sys.path.insert(0, order["folder"])
         watch(Path(order["log"]))
-        from remanence.cli import main
+        from perdure.cli import main
 
         status = main(order["argv"])
     except SystemExit as end:
@@ -90,12 +90,12 @@ def serve() -> None:
     """Answer the lines of stdin."""
     import torch
 
-    from remanence.cli import parse
-    from remanence.training.build import build_run, read_dataset
-    from remanence.training.plan import plan
+    from perdure.cli import parse
+    from perdure.training.build import build_run, read_dataset
+    from perdure.training.plan import plan
 
     torch.set_num_threads(1)
-    for module in ("remanence.display", "remanence.training.seeds", "rich.console", "quadprog"):
+    for module in ("perdure.display", "perdure.training.seeds", "rich.console", "quadprog"):
         importlib.import_module(module)
     parse(["run"])
     settings = plan("s-mnist", "gem", dataset="mnist5k")
@@ -176,7 +176,7 @@ class Server:
         )
 
     def start(self, folder: Path, *argv: str) -> Life:
-        """Begin `remanence run ARGV` in a folder."""
+        """Begin `perdure run ARGV` in a folder."""
         self.lives += 1
         log = folder / "logs" / str(self.lives)
         log.parent.mkdir(exist_ok=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from remanence.results import RunFolder
-from remanence.training import Settings, plan
-from remanence.training.job import Job, execute
-from remanence.training.loop import Interrupted
+from perdure.results import RunFolder
+from perdure.training import Settings, plan
+from perdure.training.job import Job, execute
+from perdure.training.loop import Interrupted
 
 STEPS = 60
 

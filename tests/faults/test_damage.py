@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as st
 
-from remanence import load_run
-from remanence.results import RunFolder
-from remanence.state import as_bytes
-from remanence.training.seeds import make_runs
+from perdure import load_run
+from perdure.results import RunFolder
+from perdure.state import as_bytes
+from perdure.training.seeds import make_runs
 
 from . import small
 from .compare import contents, left_over
@@ -86,11 +86,11 @@ def a_damaged_stopped_run_ends_right(stopped: Path, expected: dict[str, str], da
         said: list[str] = []
         handler = logging.Handler()
         handler.emit = lambda record: said.append(record.getMessage())  # type: ignore[method-assign]
-        logging.getLogger("remanence").addHandler(handler)
+        logging.getLogger("perdure").addHandler(handler)
         try:
             small.make(small.settings(), folder.path.parents[2], resume=True)
         finally:
-            logging.getLogger("remanence").removeHandler(handler)
+            logging.getLogger("perdure").removeHandler(handler)
         found = contents(folder.path)
         if name == "events.jsonl" and said:  # the log of what was before it, which it says
             found["events.jsonl"] = expected["events.jsonl"]

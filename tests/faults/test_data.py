@@ -7,17 +7,17 @@ from textwrap import dedent
 
 import pytest
 
-from remanence.cli import main
-from remanence.training import plan
-from remanence.training.job import Job, execute
-from remanence.training.loop import Interrupted
+from perdure.cli import main
+from perdure.training import plan
+from perdure.training.job import Job, execute
+from perdure.training.loop import Interrupted
 
 from . import small
 
 STREAM = """
     from pathlib import Path
     import numpy as np
-    from remanence import from_tensors
+    from perdure import from_tensors
 
     def stream():
         pixels = np.frombuffer(Path("pixels").read_bytes(), np.uint8).reshape(-1, 1, 4, 4)

@@ -10,13 +10,13 @@ from textwrap import dedent
 
 import pytest
 
-from remanence.cli import main
+from perdure.cli import main
 
 from . import small
 from .compare import contents, find_run
 
 RUN = "run s-mnist --method sgd --dataset mnist5k --epochs 1 --max-steps 200 --quiet --workers 1"
-COMMAND = [sys.executable, "-m", "remanence", *RUN.split(), "--checkpoint-every", "0.05"]
+COMMAND = [sys.executable, "-m", "perdure", *RUN.split(), "--checkpoint-every", "0.05"]
 
 
 def in_namespace(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -105,13 +105,13 @@ def test_a_disk_that_becomes_read_only_is_one_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in ended.stderr
     lines = ended.stderr.splitlines()
     assert any("seed 0 failed: " in line and "Read-only file system" in line for line in lines)
-    assert lines[-1] == f"remanence: --out {tmp_path} cannot be written: Read-only file system"
+    assert lines[-1] == f"perdure: --out {tmp_path} cannot be written: Read-only file system"
 
 
 VANISHING = """
     import shutil
     from pathlib import Path
-    from remanence import SGD
+    from perdure import SGD
 
     class Vanishing(SGD):
         def __init__(self, network, *, seed=0, **common):
@@ -136,7 +136,7 @@ def test_a_folder_removed_under_its_run_fails_that_seed_and_no_other(
     status = main(["run", *flags.split(), "--workers", "1", "--quiet"])
     assert status == 1
     (line,) = (line for line in capfd.readouterr().err.splitlines() if "failed" in line)
-    assert line.startswith("remanence: seed 1 failed: runs/s-mnist/vanishing.Vanishing-")
+    assert line.startswith("perdure: seed 1 failed: runs/s-mnist/vanishing.Vanishing-")
     assert line.endswith(" is not there any more: its folder was removed during the run")
     finished = sorted(path.parent.name for path in tmp_path.glob("runs/*/*/*/result.json"))
     assert finished == ["seed-0", "seed-2"]

@@ -15,10 +15,10 @@ import torch
 from safetensors.torch import save
 from torch import nn
 
-from remanence import CLSER, GEM, ICaRL, Learner, load_run
-from remanence.manifest import as_json, read_manifest, write_manifest
-from remanence.results import RunFolder
-from remanence.state import as_bytes, read_file
+from perdure import CLSER, GEM, ICaRL, Learner, load_run
+from perdure.manifest import as_json, read_manifest, write_manifest
+from perdure.results import RunFolder
+from perdure.state import as_bytes, read_file
 
 from . import small
 
@@ -39,7 +39,7 @@ def header(text: bytes, size: int | None = None) -> bytes:
 
 def meta(**content: Any) -> bytes:
     text = json.dumps({"format": 1, "about": {"learner": "CLSER"}, "values": {}, **content})
-    return save({"t": torch.zeros(2)}, metadata={"remanence": text})
+    return save({"t": torch.zeros(2)}, metadata={"perdure": text})
 
 
 HOSTILE: dict[str, bytes] = {
@@ -56,9 +56,9 @@ HOSTILE: dict[str, bytes] = {
     "a negative shape": header(b'{"t":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}')
     + b"0000",
     "metadata of many brackets": save(
-        {"t": torch.zeros(1)}, metadata={"remanence": "[" * 100_000 + "]" * 100_000}
+        {"t": torch.zeros(1)}, metadata={"perdure": "[" * 100_000 + "]" * 100_000}
     ),
-    "metadata that is a list": save({"t": torch.zeros(1)}, metadata={"remanence": "[]"}),
+    "metadata that is a list": save({"t": torch.zeros(1)}, metadata={"perdure": "[]"}),
     "metadata with infinite numbers": meta(values={"steps": float("inf")}),
     "values that are groups": meta(values={"t/u": 1}),
     "names that leave the folder": meta(values={"../../x": 1, "/etc/passwd": 2}),
@@ -158,7 +158,7 @@ def test_a_manifest_with_a_fitting_seal_and_wrong_kinds_is_not_believed(tmp_path
 
 def test_nothing_that_we_write_or_read_of_ours_is_a_pickle() -> None:
     """The CIFAR archives are; what reads them takes their bytes apart by a list of known names."""
-    source = Path(__file__).parents[2] / "src/remanence"
+    source = Path(__file__).parents[2] / "src/perdure"
     users = {
         path.relative_to(source).as_posix()
         for path in source.rglob("*.py")

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import pytest
 
-from remanence import catalog
-from remanence.manifest import read_manifest
+from perdure import catalog
+from perdure.manifest import read_manifest
 
 from .compare import contents, find_run, left_over
 from .conftest import Count

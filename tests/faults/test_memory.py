@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from remanence import CLSER, Samples
-from remanence.cli import main
+from perdure import CLSER, Samples
+from perdure.cli import main
 
 from .conftest import Count
 
@@ -33,16 +33,16 @@ def growth(batches: int) -> tuple[int, int]:
 
     def supply(count: int) -> Iterator[Samples]:
         for _ in range(count):
-            images = torch.rand(4, 4, generator=draws)
-            yield Samples(images, torch.randint(3, (4,), generator=draws))
+            inputs = torch.rand(4, 4, generator=draws)
+            yield Samples(inputs, torch.randint(3, (4,), generator=draws))
 
     for batch in supply(WARM_UP):
-        learner.observe(batch.images, batch.labels)
+        learner.observe(batch.inputs, batch.labels)
     gc.collect()
     objects = len(gc.get_objects())  # a list of megabytes itself, so made first
     before = resident()
     for batch in supply(batches):
-        learner.observe(batch.images, batch.labels)
+        learner.observe(batch.inputs, batch.labels)
     gc.collect()
     assert int(learner.steps) == batches + WARM_UP
     return resident() - before, len(gc.get_objects()) - objects
@@ -66,7 +66,7 @@ def test_a_learner_does_not_grow_over_200_000_batches(count: Count) -> None:
 ENDLESS = """
     import itertools
     import torch
-    from remanence import from_batches
+    from perdure import from_batches
 
     class Endless:
         def __iter__(self):
@@ -103,6 +103,6 @@ def test_what_cannot_be_read_again_cannot_be_resumed_and_says_so(
     flags = ["--method", "er", "--max-steps", "50", "--quiet", "--resume"]
     assert main(["run", "endless:once", *flags]) == 2
     error = capfd.readouterr().err
-    assert error.startswith("remanence: the batches of task 'own' come from an iterator, which")
+    assert error.startswith("perdure: the batches of task 'own' come from an iterator, which")
     assert "so the run cannot be resumed; give from_batches an iterable" in error
     assert main(["run", "endless:again", *flags]) == 0

@@ -9,8 +9,8 @@ from textwrap import dedent
 
 import pytest
 
-from remanence.training import TrainingError
-from remanence.training.job import Job, execute
+from perdure.training import TrainingError
+from perdure.training.job import Job, execute
 
 from . import small
 from .compare import contents
@@ -18,7 +18,7 @@ from .conftest import Count
 
 POISON = """
     from pathlib import Path
-    from remanence import SGD
+    from perdure import SGD
 
     class Poison(SGD):
         def descend(self, loss, **terms):

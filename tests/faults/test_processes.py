@@ -20,7 +20,7 @@ from .server import Life, Server
 SLOW = """
     import os, time
     from pathlib import Path
-    from remanence import SGD
+    from perdure import SGD
 
     class Slow(SGD):
         def __init__(self, network, *, seed=0, **common):
@@ -70,8 +70,8 @@ def test_a_stop_finishes_the_step_and_says_how_to_go_on(
     wait_until(stepping(life), life)
     os.kill(life.pid, signal.Signals[name])
     assert life.wait() == 128 + signal.Signals[name]
-    command = " ".join(["remanence run", *flags("stopped"), "--resume"])
-    assert life.errors == f"remanence: stopped; go on with `{command}`\n"
+    command = " ".join(["perdure run", *flags("stopped"), "--resume"])
+    assert life.errors == f"perdure: stopped; go on with `{command}`\n"
     last = life.seen().last
     assert 3 < last < 100
     resumed = server.start(folder, *flags("stopped", "--resume"))
@@ -92,7 +92,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(server: Server, folder: Path
     os.kill(life.pid, signal.SIGINT)
     assert life.wait() == 130
     assert time.monotonic() - began < 20
-    assert life.errors == "remanence: interrupted; finished runs are kept\n"
+    assert life.errors == "perdure: interrupted; finished runs are kept\n"
 
 
 def test_without_resume_a_stopped_run_starts_again_and_says_so(
@@ -119,7 +119,7 @@ def test_the_second_of_two_processes_stops_with_a_sentence(server: Server, folde
         second = server.start(folder, *flags("runs", *more))
         assert second.wait() == 2
         assert re.fullmatch(
-            rf"remanence: another process \({first.pid}\) is at work in runs/s-mnist/slow\.Slow-\w+"
+            rf"perdure: another process \({first.pid}\) is at work in runs/s-mnist/slow\.Slow-\w+"
             r"/seed-0; wait until it is done, or end it\n",
             second.errors,
         )
@@ -155,7 +155,7 @@ def test_a_killed_process_leaves_no_lock_behind(server: Server, folder: Path) ->
 
 
 def test_a_killed_worker_costs_one_seed_which_a_rerun_completes(folder: Path) -> None:
-    command = [sys.executable, "-m", "remanence", "run"]
+    command = [sys.executable, "-m", "perdure", "run"]
     command += flags("runs", "--seeds", "0:2", "--workers", "2", "--checkpoint-every", "0.1")
     (folder / "pause").write_text("0.05")
     parent = subprocess.Popen(command, cwd=folder, stderr=subprocess.PIPE, text=True)
@@ -168,7 +168,7 @@ def test_a_killed_worker_costs_one_seed_which_a_rerun_completes(folder: Path) ->
     os.kill(int((folder / "pid-1").read_text()), signal.SIGKILL)
     _, errors = parent.communicate(timeout=120)
     assert parent.returncode == 1
-    assert errors == "remanence: seed 1 failed: its worker process died (signal 9)\n"
+    assert errors == "perdure: seed 1 failed: its worker process died (signal 9)\n"
     runs = {n: next(folder.glob(f"runs/*/*/seed-{n}")) for n in range(2)}
     finished = {n: (run / "result.json").stat() for n, run in runs.items() if n != 1}
     again = subprocess.run(

@@ -13,9 +13,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from remanence import CLSER, DERPP, Learner
-from remanence.networks import ResNet18
-from remanence.training.distributed import divide
+from perdure import CLSER, DERPP, Learner
+from perdure.networks import ResNet18
+from perdure.training.distributed import divide
 
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 
@@ -43,8 +43,8 @@ def learn(kind: type[CLSER] | type[DERPP], *, divided: bool) -> Learner:
         divide(learner)
     draws = torch.Generator().manual_seed(1)
     for _ in range(6):
-        images = torch.rand(8, 3, 16, 16, generator=draws)
-        learner.observe(images, torch.randint(4, (8,), generator=draws))
+        inputs = torch.rand(8, 3, 16, 16, generator=draws)
+        learner.observe(inputs, torch.randint(4, (8,), generator=draws))
     return learner
 
 

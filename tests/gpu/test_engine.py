@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence.learners import (
+from perdure.learners import (
     AGEM,
     CLSER,
     DER,
@@ -23,10 +23,10 @@ from remanence.learners import (
     Learner,
     MeanER,
 )
-from remanence.networks import ResNet18
-from remanence.records import Samples
-from remanence.streams import CIFAR10, CropFlip
-from remanence.training.engine import Captured, Eager, Engine
+from perdure.networks import ResNet18
+from perdure.records import Samples
+from perdure.streams import CIFAR10, CropFlip
+from perdure.training.engine import Captured, Eager, Engine
 
 pytestmark = [
     pytest.mark.gpu,

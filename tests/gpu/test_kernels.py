@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from remanence.memory import SemanticMemory
-from remanence.networks import BatchNorm, ResNet18
+from perdure.memory import SemanticMemory
+from perdure.networks import BatchNorm, ResNet18
 
 pytestmark = [
     pytest.mark.gpu,

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from remanence.training import Settings, plan
-from remanence.training.job import Job, execute
-from remanence.training.loop import Interrupted, Progress
+from perdure.training import Settings, plan
+from perdure.training.job import Job, execute
+from perdure.training.loop import Interrupted, Progress
 
 pytestmark = [
     pytest.mark.gpu,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from remanence.cli import main
+from perdure.cli import main
 
 
 class Ended(NamedTuple):
@@ -42,7 +42,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def call(here: Path, capfd: pytest.CaptureFixture[str]) -> Call:
-    """Runs `remanence reproduce` in this process."""
+    """Runs `perdure reproduce` in this process."""
 
     def called(*argv: str) -> Ended:
         status: int | str | None

@@ -22,8 +22,8 @@ import pytest
 import ray
 from ray import cluster_utils
 
-from remanence.training import plan
-from remanence.training.seeds import make_runs
+from perdure.training import plan
+from perdure.training.seeds import make_runs
 
 from .conftest import Call, Write
 from .test_reproduce import decided, lines, wait_for
@@ -59,7 +59,7 @@ def cluster() -> Iterator[Any]:
 def start(address: str, grid: list[str]) -> subprocess.Popen[str]:
     words = ["reproduce", *grid, "--out", "out", "--engine", "ray", "--address", address]
     return subprocess.Popen(
-        [sys.executable, "-m", "remanence", *words],
+        [sys.executable, "-m", "perdure", *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -68,7 +68,7 @@ def start(address: str, grid: list[str]) -> subprocess.Popen[str]:
 
 FRAIL = """
     from pathlib import Path
-    from remanence import SGD
+    from perdure import SGD
 
     class Frail(SGD):
         '''Seed 1 fails twice, seed 2 always.'''
@@ -103,12 +103,12 @@ def test_failures_are_tried_again_twice_and_the_rest_goes_on(
     assert process.returncode == 1, errors
     *said, last = [line for line in errors.splitlines() if "seed 2" in line]
     assert last == (
-        "remanence: 1 of 3 runs failed, for the reasons above: frail:Frail on mnist-360, seed 2"
+        "perdure: 1 of 3 runs failed, for the reasons above: frail:Frail on mnist-360, seed 2"
     )
     assert said == [
         "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 1'",
         "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 2'",
-        "remanence: frail:Frail on mnist-360, seed 2 failed: KeyError: 'slot 3'",
+        "perdure: frail:Frail on mnist-360, seed 2 failed: KeyError: 'slot 3'",
     ]
     assert errors.count("Traceback") == errors.count("frail.py") == 2  # of each seed one
     assert "2 of 3" in printed
@@ -132,7 +132,7 @@ def children(pid: int) -> set[int]:
 
 SLOW = """
     import time
-    from remanence import ER
+    from perdure import ER
 
     class Slow(ER):
         def step(self, images, labels):
@@ -240,7 +240,7 @@ def test_a_port_without_a_head_is_refused_in_seconds(here: Path) -> None:
         elapsed = time.monotonic() - began
     assert [process.returncode for process in processes] == [2, 2], said
     assert said == [
-        f"remanence: no Ray cluster answers at {address}, though the port is open (waited 15 "
+        f"perdure: no Ray cluster answers at {address}, though the port is open (waited 15 "
         "seconds); the head's port is 6379, or what `ray start --head --port` was given\n"
         for address in addresses
     ]
@@ -255,7 +255,7 @@ def test_another_port_of_the_cluster_is_refused(cluster: Any, call: Call, here: 
     before = children(os.getpid())
     ended = call(*SMALL.split(), "--out", "out", "--engine", "ray", "--address", address)
     assert ended.status == 2
-    assert ended.err.startswith(f"remanence: no Ray cluster answers at {address}, though the port")
+    assert ended.err.startswith(f"perdure: no Ray cluster answers at {address}, though the port")
     assert ended.err.count("\n") == 1
     assert not ray.is_initialized()
     assert children(os.getpid()) == before
@@ -291,7 +291,7 @@ def test_a_head_that_asks_for_a_token_is_not_taken_for_another_server(
             os.killpg(head.pid, signal.SIGKILL)
             head.wait()
     assert ended.status == 2
-    assert ended.err.startswith(f"remanence: Ray at {address}: ")
+    assert ended.err.startswith(f"perdure: Ray at {address}: ")
     assert ended.err.endswith(
         "oken is missing or incorrect; if it asks for a token, set RAY_AUTH_MODE=token\n"
     )

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from remanence.grid import Cell, Entry, Grid, Plan, Speeds, Standing
-from remanence.grid.report import NAMED, failures_sentence, paper_text, write_summaries
-from remanence.training import Settings
-from remanence.training.job import Job
+from perdure.grid import Cell, Entry, Grid, Plan, Speeds, Standing
+from perdure.grid.report import NAMED, failures_sentence, paper_text, write_summaries
+from perdure.training import Settings
+from perdure.training.job import Job
 
 FULL = Settings("s-mnist", "clser", 500, {}, "mlp", "mnist", "0" * 8)
 
 
 def entry(settings: Settings = FULL, **given: float) -> Entry:
-    cell = Cell(settings.stream, settings.method, settings.buffer, given)
+    cell = Cell(settings.stream, settings.method, settings.buffer_size, given)
     return Entry(cell, settings, 1, (), (), ())
 
 

@@ -1,4 +1,4 @@
-"""`remanence reproduce` on this machine, as a user meets it."""
+"""`perdure reproduce` on this machine, as a user meets it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from typing import TypeVar
 
 import pytest
 
-from remanence.cli.reproduce import _conditions
-from remanence.training import plan
-from remanence.training.job import Job, execute
-from remanence.training.seeds import make_runs
+from perdure.cli.reproduce import _conditions
+from perdure.training import plan
+from perdure.training.job import Job, execute
+from perdure.training.seeds import make_runs
 
 from .conftest import Call, Write
 
@@ -51,7 +51,7 @@ def test_a_grid_is_made_shown_and_not_made_again(call: Call, here: Path) -> None
     assert first.err.count(" failed, ") == 4
     assert "[4 of 4 done, 0 running, 0 failed, 0:00 left]" in first.err
     found = lines(here / "out/table1.jsonl")
-    assert [(line["method"], line["buffer"], line["seeds"]) for line in found] == [
+    assert [(line["method"], line["buffer_size"], line["seeds"]) for line in found] == [
         ("sgd", None, [0, 1]),
         ("er", 200, [0, 1]),
     ]
@@ -171,7 +171,7 @@ def test_streams_of_ones_own_stand_beside_those_of_a_dataset(
         "mine",
         """
         import torch
-        from remanence.streams import from_tensors
+        from perdure.streams import from_tensors
 
         def stream():
             images = torch.rand(20, 1, 4, 4, generator=torch.Generator().manual_seed(0))
@@ -214,7 +214,7 @@ def test_a_grid_of_ones_own(call: Call, here: Path) -> None:
 FRAIL = """
     import os, signal
     from pathlib import Path
-    from remanence import SGD
+    from perdure import SGD
 
     class Frail(SGD):
         '''Seed 1 fails twice, once by dying; seed 2 always.'''
@@ -252,7 +252,7 @@ def test_failures_are_tried_again_twice_and_the_rest_goes_on(
         "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 1'",
         "frail:Frail on mnist-360, seed 1 failed and is tried again: KeyError: 'slot 2'",
         "frail:Frail on mnist-360, seed 2 failed and is tried again: KeyError: 'slot 2'",
-        "remanence: frail:Frail on mnist-360, seed 2 failed: KeyError: 'slot 3'",
+        "perdure: frail:Frail on mnist-360, seed 2 failed: KeyError: 'slot 3'",
     ]
     assert len(list(here.glob("attempt-2-*"))) == 3
     assert [line["seeds"] for line in lines(here / "out/table2.jsonl")] == [[0, 1]]
@@ -262,7 +262,7 @@ def test_failures_are_tried_again_twice_and_the_rest_goes_on(
     assert "2 of 3" in row
     assert last == told[-1]
     assert last == (
-        "remanence: 1 of 3 runs failed, for the reasons above: frail:Frail on mnist-360, seed 2"
+        "perdure: 1 of 3 runs failed, for the reasons above: frail:Frail on mnist-360, seed 2"
     )
 
 
@@ -271,13 +271,13 @@ def test_a_grid_that_failed_as_a_whole_has_a_last_word(call: Call, here: Path) -
     few = ["--dataset", "mnist5k", "--max-steps", "3", "--seeds", "0:2", "--workers", "1"]
     ended = call("--grid", "steep.toml", *few, "--quiet")
     assert (ended.status, ended.out) == (1, "")
-    *reasons, last = [line for line in ended.err.splitlines() if line.startswith("remanence: ")]
+    *reasons, last = [line for line in ended.err.splitlines() if line.startswith("perdure: ")]
     assert [line.partition(" was ")[0] for line in reasons] == [
-        f"remanence: er on s-mnist, buffer 200, lr 1e+30, seed {seed} failed: the loss"
+        f"perdure: er on s-mnist, buffer 200, lr 1e+30, seed {seed} failed: the loss"
         for seed in (0, 1)
     ]
     assert last == (
-        "remanence: 2 of 2 runs failed, for the reasons above: "
+        "perdure: 2 of 2 runs failed, for the reasons above: "
         "er on s-mnist, buffer 200, lr 1e+30, seeds 0, 1"
     )
 
@@ -286,7 +286,7 @@ def test_a_grid_that_failed_as_a_whole_has_a_last_word(call: Call, here: Path) -
 
 SLOW = """
     import time
-    from remanence import SGD
+    from perdure import SGD
 
     class Slow(SGD):
         def step(self, images, labels):
@@ -299,7 +299,7 @@ def start(out: str) -> tuple[list[str], subprocess.Popen[str]]:
     """Three runs of two seconds or more, one after the other."""
     words = "reproduce table2 --methods slow:Slow --dataset mnist5k --max-steps 200 --seeds 0:3"
     how = f"--workers 1 --checkpoint-every 0.2 --out {out}"
-    command = [sys.executable, "-m", "remanence", *words.split(), *how.split()]
+    command = [sys.executable, "-m", "perdure", *words.split(), *how.split()]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE}
     return command, subprocess.Popen(command, text=True, start_new_session=True, **pipes)  # type: ignore[call-overload]
 
@@ -358,7 +358,7 @@ def test_ctrl_c_says_how_to_go_on(module: Write, here: Path) -> None:
     assert process.returncode == 130
     assert errors.splitlines()[-2:] == [
         "1 of 3 runs are done",
-        f"remanence: stopped; go on with `remanence {' '.join(command[3:])}`",
+        f"perdure: stopped; go on with `perdure {' '.join(command[3:])}`",
     ]
     assert list(here.glob("out/mnist-360/*/seed-1/checkpoints/*.json")) != []
 
@@ -412,7 +412,7 @@ def test_bad_input_is_one_sentence_before_anything_starts(
 ) -> None:
     ended = call(*words.split(), "--out", "out")
     assert ended.status == 2
-    assert ended.err.startswith("remanence: ")
+    assert ended.err.startswith("perdure: ")
     assert sentence in ended.err
     assert ended.err.count("\n") == 1
     assert list(here.glob("out/*")) == []

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from remanence import catalog
-from remanence.grid.speeds import Speeds, _figures, duration
-from remanence.training import Settings, plan
+from perdure import catalog
+from perdure.grid.speeds import Speeds, _figures, duration
+from perdure.training import Settings, plan
 
 
-def setting(method: str = "er", buffer: int | None = 500, stream: str = "s-mnist") -> Settings:
-    return plan(stream, method, buffer, dataset="mnist5k")
+def setting(method: str = "er", buffer_size: int | None = 500, stream: str = "s-mnist") -> Settings:
+    return plan(stream, method, buffer_size, dataset="mnist5k")
 
 
 def test_the_settings_own_speed_comes_first_then_that_of_other_buffers() -> None:
     speeds = Speeds()
-    speeds.note(setting(buffer=200), 100, 2.0)
-    speeds.note(setting(buffer=200), 100, 4.0)
-    speeds.note(setting(buffer=500), 100, 1.0)
-    assert speeds.seconds(setting(buffer=200), 1000) == pytest.approx(30)
-    assert speeds.seconds(setting(buffer=500), 1000) == pytest.approx(10)
-    assert speeds.seconds(setting(buffer=5120), 300) == pytest.approx(7)
+    speeds.note(setting(buffer_size=200), 100, 2.0)
+    speeds.note(setting(buffer_size=200), 100, 4.0)
+    speeds.note(setting(buffer_size=500), 100, 1.0)
+    assert speeds.seconds(setting(buffer_size=200), 1000) == pytest.approx(30)
+    assert speeds.seconds(setting(buffer_size=500), 1000) == pytest.approx(10)
+    assert speeds.seconds(setting(buffer_size=5120), 300) == pytest.approx(7)
 
 
 def test_kept_figures_are_scaled_to_this_machine() -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from remanence.grid import Cell, Entry, Grid, Plan, Speeds, Standing
-from remanence.training import Progress, plan
-from remanence.training.job import Job
-from remanence.training.workers import Event
+from perdure.grid import Cell, Entry, Grid, Plan, Speeds, Standing
+from perdure.training import Progress, plan
+from perdure.training.job import Job
+from perdure.training.workers import Event
 
 STEPS = 1000
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from remanence.grid import PAPER, Cell, Grid, choose, paper_grid, read_grid
-from remanence.presets import paper_figures
+from perdure.grid import PAPER, Cell, Grid, choose, paper_grid, read_grid
+from perdure.presets import paper_figures
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ def test_a_table_has_a_setting_for_every_figure_of_the_paper(
     assert len(grid.cells) == cells
     assert len({cell.stream for cell in grid.cells}) == streams
     figures = paper_figures(PAPER[name][0])
-    wanted = [Cell(f.stream, f.method, f.buffer, f.settings) for f in figures]
+    wanted = [Cell(f.stream, f.method, f.buffer_size, f.settings) for f in figures]
     assert all(cell in grid.cells for cell in wanted)
     assert all(cell in wanted for cell in grid.cells)
 

@@ -9,8 +9,8 @@ from typing import Literal
 
 import pytest
 
-from remanence.grid.view import GridView, elided
-from remanence.training.workers import Event
+from perdure.grid.view import GridView, elided
+from perdure.training.workers import Event
 
 from .test_standing import Clock, finish, progress, standing
 
@@ -50,7 +50,7 @@ def test_quiet_says_only_what_went_wrong(tmp_path: Path, capfd: pytest.CaptureFi
         view(Event(0, "failed", reason="out of luck"))
         finish(view.standing, 1, 20.0, view)
     assert capfd.readouterr().err == (
-        "remanence: er on s-mnist, buffer 50, seed 1 failed: out of luck\n"
+        "perdure: er on s-mnist, buffer 50, seed 1 failed: out of luck\n"
     )
 
 

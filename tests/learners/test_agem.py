@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.learners.agem import AGEM
-from remanence.learners.sgd import SGD
-from remanence.records import Samples
+from perdure.learners.agem import AGEM
+from perdure.learners.sgd import SGD
+from perdure.records import Samples
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -74,7 +74,7 @@ def test_step_is_the_plain_transcription() -> None:
         past = memory.draw(8)
         assert past is not None
         assert len(past.labels) == 8
-        reference, g = gradient(expected, past.images, past.labels), gradient(expected, x, y)
+        reference, g = gradient(expected, past.inputs, past.labels), gradient(expected, x, y)
         if g @ reference < 0:
             g = g - (g @ reference) / (reference @ reference) * reference
             conflicts += 1
@@ -111,7 +111,7 @@ def test_more_tasks_than_announced_are_refused() -> None:
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="memory_batch is 0"):
         AGEM(network(), buffer_size=20, tasks=2, memory_batch=0)
-    with pytest.raises(ValueError, match="buffer size is 1"):
+    with pytest.raises(ValueError, match="buffer_size is 1"):
         AGEM(network(), buffer_size=1, tasks=2)
 
 
@@ -149,7 +149,7 @@ def test_remembers_better_than_sgd() -> None:
     for learner in (AGEM(network(), buffer_size=40, tasks=2), SGD(network())):
         for samples in tasks:
             learn(learner, samples)
-        answers = [learner.predict(samples.images) == samples.labels for samples in tasks]
+        answers = [learner.predict(samples.inputs) == samples.labels for samples in tasks]
         right[type(learner)] = [float(answer.float().mean()) for answer in answers]
     assert min(right[AGEM]) > 0.8
     assert right[SGD][0] < 0.3

@@ -13,9 +13,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence.learners import CLSER
-from remanence.randomness import generator
-from remanence.records import Samples
+from perdure.learners import CLSER
+from perdure.randomness import generator
+from perdure.records import Samples
 
 CLASSES = 4
 SHAPE = (2, 4, 4)
@@ -63,9 +63,9 @@ class Transcription:
         """How often, by the age of the sample."""
         self.losses: list[float] = []
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
         self.steps += 1
-        batch = list(zip(images, labels.tolist(), strict=True))
+        batch = list(zip(inputs, labels.tolist(), strict=True))
         if self.wrong == "the batch enters memory before replay is drawn":
             for sample, chance in zip(batch, self.chances(len(batch)), strict=True):
                 self.present(sample, chance)
@@ -227,8 +227,8 @@ def network(kind: str) -> nn.Module:
         return NETWORKS[kind]().double()
 
 
-def noise(images: Tensor, draws: torch.Generator) -> Tensor:
-    return images + 0.3 * torch.randn(images.shape, dtype=images.dtype, generator=draws)
+def noise(inputs: Tensor, draws: torch.Generator) -> Tensor:
+    return inputs + 0.3 * torch.randn(inputs.shape, dtype=inputs.dtype, generator=draws)
 
 
 def stream(steps: int) -> list[Samples]:
@@ -240,9 +240,9 @@ def stream(steps: int) -> list[Samples]:
         size = 3 if step % 11 == 10 else 5
         low = step // 40 % 2 * 2
         labels = low + torch.randint(2, (size,), generator=draws)
-        images = torch.randn(size, *SHAPE, dtype=torch.float64, generator=draws) + centres[labels]
+        inputs = torch.randn(size, *SHAPE, dtype=torch.float64, generator=draws) + centres[labels]
         labels[0] = int(torch.randint(CLASSES, (), generator=draws))
-        batches.append(Samples(images, labels))
+        batches.append(Samples(inputs, labels))
     return batches
 
 
@@ -250,9 +250,9 @@ def compare(learner: CLSER, oracle: Transcription) -> tuple[bool, float]:
     """Whether the episodic memories are equal, and how far weights and statistics are apart."""
     contents = learner.memory.contents()
     assert contents is not None
-    images = torch.stack([image for image, _ in oracle.memory])
+    inputs = torch.stack([image for image, _ in oracle.memory])
     labels = torch.tensor([label for _, label in oracle.memory])
-    same = contents.images.equal(images) and contents.labels.equal(labels)
+    same = contents.inputs.equal(inputs) and contents.labels.equal(labels)
     networks = (
         (learner.network, oracle.working),
         (learner.plastic.network, oracle.plastic),
@@ -273,9 +273,9 @@ def compare(learner: CLSER, oracle: Transcription) -> tuple[bool, float]:
 def test_learns_as_the_paper_says(kind: str, augment: Augment | None) -> None:
     learner = CLSER(network(kind), augment=augment, **SETTINGS)
     oracle = Transcription(network(kind), augment)
-    for step, (images, labels, _) in enumerate(stream(300), 1):
-        learner.observe(images, labels)
-        oracle.step(images, labels)
+    for step, (inputs, labels, _) in enumerate(stream(300), 1):
+        learner.observe(inputs, labels)
+        oracle.step(inputs, labels)
         if step in (1, 2, 3, 4, 30, 300):
             same, apart = compare(learner, oracle)
             assert same, f"memories differ after step {step}"
@@ -293,9 +293,9 @@ def test_learns_as_the_paper_says(kind: str, augment: Augment | None) -> None:
 def test_counts_by_age_how_often_the_stable_memory_provided() -> None:
     learner, oracle = CLSER(network("plain"), **SETTINGS), Transcription(network("plain"))
     assert learner.histograms()["ages"] == {"edges": [1], "stable": [], "total": []}
-    for images, labels, _ in stream(100):
-        learner.observe(images, labels)
-        oracle.step(images, labels)
+    for inputs, labels, _ in stream(100):
+        learner.observe(inputs, labels)
+        oracle.step(inputs, labels)
     found = learner.histograms()["ages"]
     ages = [*oracle.provided["stable"].elements(), *oracle.provided["plastic"].elements()]
     assert 50 < max(ages) < 128
@@ -333,9 +333,9 @@ WITH_BATCHNORM = (
 def test_the_comparison_would_show_a_wrong_rule(kind: str, wrong: str) -> None:
     learner = CLSER(network(kind), augment=noise, **SETTINGS)
     oracle = Transcription(network(kind), noise, wrong=wrong)
-    for images, labels, _ in stream(60):
-        learner.observe(images, labels)
-        oracle.step(images, labels)
+    for inputs, labels, _ in stream(60):
+        learner.observe(inputs, labels)
+        oracle.step(inputs, labels)
     _, apart = compare(learner, oracle)
     assert apart > 1e-3
 
@@ -348,11 +348,11 @@ def test_replay_goes_alone_first_where_samples_may_influence_one_another(
 ) -> None:
     learner = CLSER(network(kind), **SETTINGS)
     *filling, last = stream(4)
-    for images, labels, _ in filling:
-        learner.observe(images, labels)
+    for inputs, labels, _ in filling:
+        learner.observe(inputs, labels)
     seen: list[int] = []
     learner.network.register_forward_pre_hook(lambda _, inputs: seen.append(len(inputs[0])))
-    learner.observe(last.images, last.labels)
+    learner.observe(last.inputs, last.labels)
     assert seen == sizes
 
 
@@ -427,7 +427,7 @@ def test_memories_begin_as_copies_of_the_network() -> None:
         ({"consistency_weight": math.inf}, "consistency_weight is inf"),
         ({"consistency_weight": math.nan}, "consistency_weight is nan"),
         ({"memory_batch": 0}, "memory_batch is 0"),
-        ({"buffer_size": 0}, "buffer size is 0"),
+        ({"buffer_size": 0}, "buffer_size is 0"),
     ],
 )
 def test_settings_out_of_range_are_refused(arguments: dict[str, float], message: str) -> None:

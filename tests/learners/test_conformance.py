@@ -1,4 +1,4 @@
-"""Every method of the catalog keeps the rules of `remanence.testing`."""
+"""Every method of the catalog keeps the rules of `perdure.testing`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from remanence.catalog import METHODS
-from remanence.testing import LEARNER_CHECKS, LearnerCheck, MakeLearner
-from remanence.training.build import accepted, find_learner
+from perdure.catalog import METHODS
+from perdure.testing import LEARNER_CHECKS, LearnerCheck, MakeLearner
+from perdure.training.build import accepted, find_learner
 
 SMALL: dict[str, Any] = {"buffer_size": 20, "memory_batch": 8, "gss_batch": 8, "tasks": 2}
 """Arguments for those that take them; two tasks are what the checks show."""

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence.learners.der import DER
-from remanence.learners.sgd import SGD
-from remanence.networks import MLP
-from remanence.randomness import generator
+from perdure.learners.der import DER
+from perdure.learners.sgd import SGD
+from perdure.networks import MLP
+from perdure.randomness import generator
 
 CLASSES, SEED = 3, 4
 
@@ -33,23 +33,23 @@ def mlp_network() -> nn.Module:
 def stream(steps: int, batch: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
     random = torch.Generator().manual_seed(2)
     for _ in range(steps):
-        images = torch.rand(batch, 1, 5, 5, dtype=torch.float64, generator=random)
-        yield images, torch.randint(CLASSES, (batch,), generator=random)
+        inputs = torch.rand(batch, 1, 5, 5, dtype=torch.float64, generator=random)
+        yield inputs, torch.randint(CLASSES, (batch,), generator=random)
 
 
-def jitter(images: Tensor, random: torch.Generator) -> Tensor:
-    return images + 0.1 * torch.rand(images.shape, dtype=images.dtype, generator=random)
+def jitter(inputs: Tensor, random: torch.Generator) -> Tensor:
+    return inputs + 0.1 * torch.rand(inputs.shape, dtype=inputs.dtype, generator=random)
 
 
 def slow_der(
-    network: nn.Module, steps: int, *, alpha: float, capacity: int, memory_batch: int, lr: float
+    network: nn.Module, steps: int, *, alpha: float, buffer_size: int, memory_batch: int, lr: float
 ) -> list[tuple[Tensor, int, Tensor]]:
     """Algorithm 1 of the paper, sample by sample; returns M as (image, label, logits)."""
     coins, picks = generator(SEED, "reservoir"), generator(SEED, "replay")
     augmentation = generator(SEED, "augmentation")
     memory: list[tuple[Tensor, int, Tensor]] = []
     seen = 0
-    for images, labels in stream(steps):
+    for inputs, labels in stream(steps):
         replay = (
             [
                 memory[i]
@@ -58,7 +58,7 @@ def slow_der(
             if memory
             else []
         )
-        z = network(jitter(images, augmentation))
+        z = network(jitter(inputs, augmentation))
         loss = torch.zeros((), dtype=torch.float64)
         for row, label in zip(z, labels.tolist(), strict=True):
             loss = loss - row.log_softmax(0)[label] / len(labels)
@@ -72,9 +72,9 @@ def slow_der(
             for parameter, slope in zip(parameters, slopes, strict=True):
                 parameter.sub_(lr * slope)
         chances = torch.rand(len(labels), dtype=torch.float64, generator=coins).tolist()
-        for image, label, row, chance in zip(images, labels, z.detach(), chances, strict=True):
-            slot = len(memory) if len(memory) < capacity else math.floor(chance * (seen + 1))
-            if slot < capacity:
+        for image, label, row, chance in zip(inputs, labels, z.detach(), chances, strict=True):
+            slot = len(memory) if len(memory) < buffer_size else math.floor(chance * (seen + 1))
+            if slot < buffer_size:
                 memory[slot : slot + 1] = [(image, int(label), row)]
             seen += 1
     return memory
@@ -83,12 +83,12 @@ def slow_der(
 @pytest.mark.parametrize("build", [conv_network, mlp_network])
 def test_a_hundred_steps_equal_the_slow_transcription(build: type[nn.Module]) -> None:
     slow = build()
-    memory = slow_der(slow, 100, alpha=0.7, capacity=20, memory_batch=5, lr=0.1)
+    memory = slow_der(slow, 100, alpha=0.7, buffer_size=20, memory_batch=5, lr=0.1)
     learner = DER(
         build(), buffer_size=20, memory_batch=5, alpha=0.7, lr=0.1, augment=jitter, seed=SEED
     )
-    for images, labels in stream(100):
-        learner.observe(images, labels)
+    for inputs, labels in stream(100):
+        learner.observe(inputs, labels)
     for own, expected in zip(
         learner.network.state_dict().values(), slow.state_dict().values(), strict=True
     ):
@@ -97,23 +97,23 @@ def test_a_hundred_steps_equal_the_slow_transcription(build: type[nn.Module]) ->
     assert contents is not None
     assert contents.logits is not None
     assert contents.labels.tolist() == [label for _, label, _ in memory]
-    torch.testing.assert_close(contents.images, torch.stack([x for x, _, _ in memory]))
+    torch.testing.assert_close(contents.inputs, torch.stack([x for x, _, _ in memory]))
     torch.testing.assert_close(contents.logits, torch.stack([z for _, _, z in memory]))
     assert int(learner.steps) == 100
 
 
 def test_stored_logits_are_those_of_the_moment_before_the_update() -> None:
     learner = DER(conv_network(), buffer_size=50, seed=SEED)
-    images, labels = next(stream(1))
-    expected = conv_network()(images)  # training mode, fresh weights
-    learner.observe(images, labels)
+    inputs, labels = next(stream(1))
+    expected = conv_network()(inputs)  # training mode, fresh weights
+    learner.observe(inputs, labels)
     for later in stream(4):
         learner.observe(*later)
     contents = learner.memory.contents()
     assert contents is not None
     assert contents.logits is not None
     torch.testing.assert_close(contents.logits[:6], expected.detach())
-    assert not torch.allclose(learner.network(images), expected)
+    assert not torch.allclose(learner.network(inputs), expected)
 
 
 def test_batch_norm_sees_stream_and_replay_apart() -> None:
@@ -133,14 +133,14 @@ def test_resuming_in_the_middle_changes_nothing(build: type[nn.Module], tmp_path
 
     straight, first, second = fresh(), fresh(), fresh()
     batches = list(stream(12))
-    for images, labels in batches:
-        straight.observe(images, labels)
-    for images, labels in batches[:5]:
-        first.observe(images, labels)
+    for inputs, labels in batches:
+        straight.observe(inputs, labels)
+    for inputs, labels in batches[:5]:
+        first.observe(inputs, labels)
     first.save(tmp_path / "learner.safetensors")
     second.load(tmp_path / "learner.safetensors")
-    for images, labels in batches[5:]:
-        second.observe(images, labels)
+    for inputs, labels in batches[5:]:
+        second.observe(inputs, labels)
     straight.save(tmp_path / "straight.safetensors")
     second.save(tmp_path / "second.safetensors")
     one, other = (tmp_path / f"{name}.safetensors" for name in ("straight", "second"))
@@ -150,13 +150,13 @@ def test_resuming_in_the_middle_changes_nothing(build: type[nn.Module], tmp_path
 def test_bytes_are_stored_as_bytes_and_never_more_than_the_buffer() -> None:
     learner = DER(MLP(25, CLASSES), buffer_size=10, memory_batch=4)
     for step in range(4):
-        images = torch.full((6, 1, 5, 5), step, dtype=torch.uint8)
-        before = images.clone()
-        learner.observe(images, torch.arange(6) % CLASSES)
-        assert torch.equal(images, before)
+        inputs = torch.full((6, 1, 5, 5), step, dtype=torch.uint8)
+        before = inputs.clone()
+        learner.observe(inputs, torch.arange(6) % CLASSES)
+        assert torch.equal(inputs, before)
     contents = learner.memory.contents()
     assert contents is not None
-    assert contents.images.dtype == torch.uint8
+    assert contents.inputs.dtype == torch.uint8
     assert len(contents.labels) == 10
 
 
@@ -174,12 +174,12 @@ def test_it_remembers_what_sgd_forgets() -> None:
     learner = DER(MLP(8, 4, hidden=32), buffer_size=50, alpha=0.5, lr=0.1)
     for task in range(2):
         for _ in range(200):
-            images, labels = batch(task, 10)
-            forgetful.observe(images, labels)
-            learner.observe(images, labels)
-    images, labels = batch(0, 200)
-    assert (forgetful.predict(images) == labels).double().mean() < 0.1
-    assert (learner.predict(images) == labels).double().mean() > 0.8
+            inputs, labels = batch(task, 10)
+            forgetful.observe(inputs, labels)
+            learner.observe(inputs, labels)
+    inputs, labels = batch(0, 200)
+    assert (forgetful.predict(inputs) == labels).double().mean() < 0.1
+    assert (learner.predict(inputs) == labels).double().mean() > 0.8
 
 
 @pytest.mark.parametrize("alpha", [-0.1, math.nan, math.inf])

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence.learners.derpp import DERPP
-from remanence.learners.sgd import SGD
-from remanence.networks import MLP
-from remanence.records import Samples
+from perdure.learners.derpp import DERPP
+from perdure.learners.sgd import SGD
+from perdure.networks import MLP
+from perdure.records import Samples
 
 CLASSES, SEED = 3, 5
 
@@ -36,12 +36,12 @@ class Recording(nn.Module):
 def stream(steps: int, batch: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
     random = torch.Generator().manual_seed(2)
     for _ in range(steps):
-        images = torch.rand(batch, 4, dtype=torch.float64, generator=random)
-        yield images, torch.randint(CLASSES, (batch,), generator=random)
+        inputs = torch.rand(batch, 4, dtype=torch.float64, generator=random)
+        yield inputs, torch.randint(CLASSES, (batch,), generator=random)
 
 
-def jitter(images: Tensor, random: torch.Generator) -> Tensor:
-    return images + 0.1 * torch.rand(images.shape, dtype=images.dtype, generator=random)
+def jitter(inputs: Tensor, random: torch.Generator) -> Tensor:
+    return inputs + 0.1 * torch.rand(inputs.shape, dtype=inputs.dtype, generator=random)
 
 
 def record_draws(learner: DERPP) -> list[Samples | None]:
@@ -76,10 +76,10 @@ def test_a_hundred_steps_follow_equation_6() -> None:
     )
     drawn = record_draws(learner)
     parameters = list(slow.parameters())
-    for images, labels in stream(100):
+    for inputs, labels in stream(100):
         drawn.clear()
         network.asked.clear()
-        learner.step(images, labels)
+        learner.step(inputs, labels)
         first, second = drawn
         x, *replayed = network.asked
         loss = sum(
@@ -105,17 +105,17 @@ def test_stream_then_logits_batch_then_labels_batch() -> None:
     network = Recording()
     learner = DERPP(network, buffer_size=40, memory_batch=5, seed=SEED)
     drawn = record_draws(learner)
-    for images, labels in stream(8):
+    for inputs, labels in stream(8):
         network.asked.clear()
         drawn.clear()
-        learner.step(images, labels)
-        expected = [images, *(past.images for past in drawn if past is not None)]
+        learner.step(inputs, labels)
+        expected = [inputs, *(past.inputs for past in drawn if past is not None)]
         assert len(network.asked) == len(expected)
         for asked, wanted in zip(network.asked, expected, strict=True):
             assert torch.equal(asked, wanted)
     assert drawn[0] is not None
     assert drawn[1] is not None
-    assert not torch.equal(drawn[0].images, drawn[1].images)  # drawn independently
+    assert not torch.equal(drawn[0].inputs, drawn[1].inputs)  # drawn independently
 
 
 def test_one_pass_gives_the_numbers_of_three() -> None:
@@ -126,9 +126,9 @@ def test_one_pass_gives_the_numbers_of_three() -> None:
     apart = DERPP(MLP(4, CLASSES, hidden=8).double(), buffer_size=20, seed=SEED)
     apart.logits.per_sample = False
     assert joined.logits.per_sample
-    for images, labels in stream(50):
-        joined.step(images, labels)
-        apart.step(images, labels)
+    for inputs, labels in stream(50):
+        joined.step(inputs, labels)
+        apart.step(inputs, labels)
     for one, other in zip(joined.network.parameters(), apart.network.parameters(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-11)
 
@@ -139,13 +139,13 @@ def test_a_state_taken_in_the_middle_goes_on_as_if_nothing_had_happened() -> Non
 
     straight, first, second = fresh(), fresh(), fresh()
     batches = list(stream(12))
-    for images, labels in batches:
-        straight.observe(images, labels)
-    for images, labels in batches[:5]:
-        first.observe(images, labels)
+    for inputs, labels in batches:
+        straight.observe(inputs, labels)
+    for inputs, labels in batches[:5]:
+        first.observe(inputs, labels)
     second.load_state_dict(first.state_dict())
-    for images, labels in batches[5:]:
-        second.observe(images, labels)
+    for inputs, labels in batches[5:]:
+        second.observe(inputs, labels)
     theirs = straight.network.state_dict()
     for name, own in second.network.state_dict().items():
         assert torch.equal(own, theirs[name])
@@ -154,7 +154,7 @@ def test_a_state_taken_in_the_middle_goes_on_as_if_nothing_had_happened() -> Non
     assert other is not None
     assert one.logits is not None
     assert other.logits is not None
-    assert torch.equal(one.images, other.images)
+    assert torch.equal(one.inputs, other.inputs)
     assert torch.equal(one.logits, other.logits)
     assert len(one.labels) == 15
 
@@ -173,12 +173,12 @@ def test_it_remembers_what_sgd_forgets() -> None:
     learner = DERPP(MLP(8, 4, hidden=32), buffer_size=50, lr=0.1)
     for task in range(2):
         for _ in range(200):
-            images, labels = batch(task, 10)
-            forgetful.observe(images, labels)
-            learner.observe(images, labels)
-    images, labels = batch(0, 200)
-    assert (forgetful.predict(images) == labels).double().mean() < 0.1
-    assert (learner.predict(images) == labels).double().mean() > 0.8
+            inputs, labels = batch(task, 10)
+            forgetful.observe(inputs, labels)
+            learner.observe(inputs, labels)
+    inputs, labels = batch(0, 200)
+    assert (forgetful.predict(inputs) == labels).double().mean() < 0.1
+    assert (learner.predict(inputs) == labels).double().mean() > 0.8
 
 
 @pytest.mark.parametrize("weight", [-0.1, math.nan, math.inf])

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from remanence.learners import ER, SGD, Learner
-from remanence.randomness import generator
-from remanence.records import Samples
+from perdure.learners import ER, SGD, Learner
+from perdure.randomness import generator
+from perdure.records import Samples
 
 
 def network() -> nn.Sequential:
@@ -37,10 +37,10 @@ def test_the_loss_is_one_mean_over_stream_and_replay_together() -> None:
     insertion, selection = generator(2, "reservoir"), generator(2, "replay")
     memory: list[tuple[torch.Tensor, torch.Tensor]] = []
     seen = 0
-    for images, labels, _ in batches(100):
-        learner.observe(images, labels)
+    for inputs, labels, _ in batches(100):
+        learner.observe(inputs, labels)
         rows = torch.randperm(len(memory), generator=selection).tolist()[:5] if memory else []
-        x = torch.stack([*images, *(memory[row][0] for row in rows)])
+        x = torch.stack([*inputs, *(memory[row][0] for row in rows)])
         y = torch.stack([*labels, *(memory[row][1] for row in rows)])
         parameters = list(mine.parameters())
         gradients = torch.autograd.grad(F.cross_entropy(mine(x), y), parameters)
@@ -48,7 +48,7 @@ def test_the_loss_is_one_mean_over_stream_and_replay_together() -> None:
             for p, gradient in zip(parameters, gradients, strict=True):
                 p.sub_(0.1 * gradient)
         chances = torch.rand(len(labels), dtype=torch.float64, generator=insertion).tolist()
-        for image, label, chance in zip(images, labels, chances, strict=True):
+        for image, label, chance in zip(inputs, labels, chances, strict=True):
             if seen < 9:
                 memory.append((image, label))
             elif (v := math.floor(chance * (seen + 1))) < 9:
@@ -56,7 +56,7 @@ def test_the_loss_is_one_mean_over_stream_and_replay_together() -> None:
             seen += 1
     contents = learner.memory.contents()
     assert contents is not None
-    assert contents.images.equal(torch.stack([image for image, _ in memory]))
+    assert contents.inputs.equal(torch.stack([image for image, _ in memory]))
     assert contents.labels.equal(torch.stack([label for _, label in memory]))
     for name, expected in mine.state_dict().items():
         torch.testing.assert_close(learner.network.state_dict()[name], expected, atol=1e-12, rtol=0)
@@ -74,8 +74,8 @@ def remembered(learner: Learner) -> float:
     for low in (0, 2):
         for _ in range(60):
             learner.observe(*samples(low, 8)[:2])
-    images, labels, _ = samples(0, 200)
-    return float((learner.predict(images) == labels).float().mean())
+    inputs, labels, _ = samples(0, 200)
+    return float((learner.predict(inputs) == labels).float().mean())
 
 
 def test_replay_remembers_what_plain_training_forgets() -> None:
@@ -87,20 +87,20 @@ def test_the_memory_holds_raw_images_not_prepared_ones() -> None:
     learner = ER(
         nn.Sequential(nn.Flatten(), nn.Linear(4, 2)),
         buffer_size=8,
-        augment=lambda images, _: 255 - images,
-        normalise=lambda images: images.float() / 255 - 0.5,
+        augment=lambda inputs, _: 255 - inputs,
+        normalise=lambda inputs: inputs.float() / 255 - 0.5,
     )
-    images = torch.randint(256, (5, 1, 2, 2), dtype=torch.uint8)
-    learner.observe(images, torch.tensor([0, 1, 0, 1, 1]))
+    inputs = torch.randint(256, (5, 1, 2, 2), dtype=torch.uint8)
+    learner.observe(inputs, torch.tensor([0, 1, 0, 1, 1]))
     contents = learner.memory.contents()
     assert contents is not None
-    assert contents.images.dtype == torch.uint8
-    assert contents.images.equal(images)
+    assert contents.inputs.dtype == torch.uint8
+    assert contents.inputs.equal(inputs)
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [({"buffer_size": 0}, "buffer size is 0"), ({"memory_batch": 0}, "memory_batch is 0")],
+    [({"buffer_size": 0}, "buffer_size is 0"), ({"memory_batch": 0}, "memory_batch is 0")],
 )
 def test_settings_out_of_range_are_refused(arguments: dict[str, int], message: str) -> None:
     with pytest.raises(ValueError, match=message):

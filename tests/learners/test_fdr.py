@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from remanence.learners.fdr import FDR, function_distance
-from remanence.learners.sgd import SGD
-from remanence.memory.shares import TaskShares
-from remanence.networks import MLP
-from remanence.randomness import generator
-from remanence.records import Samples
+from perdure.learners.fdr import FDR, function_distance
+from perdure.learners.sgd import SGD
+from perdure.memory.shares import TaskShares
+from perdure.networks import MLP
+from perdure.randomness import generator
+from perdure.records import Samples
 
 CLASSES, SEED = 4, 6
 
@@ -42,12 +42,12 @@ class Recording(nn.Module):
 
 def task(number: int, size: int = 40) -> Samples:
     random = torch.Generator().manual_seed(number)
-    images = torch.rand(size, 4, dtype=torch.float64, generator=random)
-    return Samples(images + number, 2 * (number % 2) + torch.randint(2, (size,), generator=random))
+    inputs = torch.rand(size, 4, dtype=torch.float64, generator=random)
+    return Samples(inputs + number, 2 * (number % 2) + torch.randint(2, (size,), generator=random))
 
 
-def jitter(images: Tensor, random: torch.Generator) -> Tensor:
-    return images + 0.1 * torch.rand(images.shape, dtype=images.dtype, generator=random)
+def jitter(inputs: Tensor, random: torch.Generator) -> Tensor:
+    return inputs + 0.1 * torch.rand(inputs.shape, dtype=inputs.dtype, generator=random)
 
 
 def test_the_distance_by_definition() -> None:
@@ -67,11 +67,11 @@ def test_equal_outputs_pull_nowhere() -> None:
 
 
 @given(
-    capacity=st.integers(1, 30),
+    buffer_size=st.integers(1, 30),
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=40),
 )
-def test_shares_are_equal_and_bounded(capacity: int, sizes: list[int]) -> None:
-    memory = TaskShares(capacity)
+def test_shares_are_equal_and_bounded(buffer_size: int, sizes: list[int]) -> None:
+    memory = TaskShares(buffer_size)
     for number, size in enumerate(sizes):
         before = list(memory.held)
         memory.add_task(Samples(torch.full((size, 1), float(number)), torch.arange(size)))
@@ -79,14 +79,14 @@ def test_shares_are_equal_and_bounded(capacity: int, sizes: list[int]) -> None:
     contents = memory.contents()
     assert contents is not None
     tasks = len(sizes)
-    quotas = [capacity // tasks + (k < capacity % tasks) for k in range(tasks)]
-    assert sum(quotas) == capacity
+    quotas = [buffer_size // tasks + (k < buffer_size % tasks) for k in range(tasks)]
+    assert sum(quotas) == buffer_size
     assert all(n <= quota for n, quota in zip(memory.held, quotas, strict=True))
-    if all(size >= capacity for size in sizes):
+    if all(size >= buffer_size for size in sizes):
         assert memory.held == quotas
-    assert memory.filled == sum(memory.held) == len(contents.labels) <= capacity
+    assert memory.filled == sum(memory.held) == len(contents.labels) <= buffer_size
     rows = [(k, i) for k, n in enumerate(memory.held) for i in range(n)]
-    stored = zip(contents.images[:, 0].tolist(), contents.labels.tolist(), strict=True)
+    stored = zip(contents.inputs[:, 0].tolist(), contents.labels.tolist(), strict=True)
     assert list(stored) == rows  # the front of each task, in the order of the tasks
 
 
@@ -105,10 +105,10 @@ def test_what_is_stored_at_the_end_of_a_task() -> None:
     assert sizes == [(1, False), (6, True), (6, True), (6, True)]
     assert not torch.equal(network.state_dict()["layers.1.running_mean"], statistics)
     picked = torch.randperm(40, generator=generator(SEED, "task samples"))[:18]
-    assert torch.equal(contents.images, samples.images[picked[:14]])
+    assert torch.equal(contents.inputs, samples.inputs[picked[:14]])
     assert torch.equal(contents.labels, samples.labels[picked[:14]])
     augmentation, again = generator(SEED, "augmentation"), Recording()
-    said = [again(jitter(samples.images[rows], augmentation)) for rows in picked.split(6)]  # type: ignore[no-untyped-call]
+    said = [again(jitter(samples.inputs[rows], augmentation)) for rows in picked.split(6)]  # type: ignore[no-untyped-call]
     torch.testing.assert_close(contents.logits, torch.cat(said)[:14].detach())
     assert int(learner.steps) == 0
     assert not contents.logits.requires_grad
@@ -140,14 +140,14 @@ def test_three_tasks_equal_the_slow_transcription() -> None:
 
     def slow_task(samples: Samples) -> None:
         for start in range(0, 40, 8):
-            x, y = samples.images[start : start + 8], samples.labels[start : start + 8]
+            x, y = samples.inputs[start : start + 8], samples.labels[start : start + 8]
             probabilities = slow(jitter(x, augmentation)).softmax(1)
             move(torch.stack([-p[c].log() for p, c in zip(probabilities, y, strict=True)]).mean())
             stored = [pair for share in memory for pair in share]
             if stored:
                 rows = torch.randperm(len(stored), generator=picks)[:memory_batch].tolist()
-                images = torch.stack([stored[i][0] for i in rows])
-                now = slow(jitter(images, augmentation)).softmax(1)
+                inputs = torch.stack([stored[i][0] for i in rows])
+                now = slow(jitter(inputs, augmentation)).softmax(1)
                 then = [stored[i][1].softmax(0) for i in rows]
                 pairs = zip(now, then, strict=True)
                 move(torch.stack([((p - q) ** 2).sum().sqrt() for p, q in pairs]).mean())
@@ -156,15 +156,15 @@ def test_three_tasks_equal_the_slow_transcription() -> None:
         order = torch.randperm(40, generator=choice)[:size]
         new: list[tuple[Tensor, Tensor]] = []
         for start in range(0, size, memory_batch):
-            images = samples.images[order[start : start + memory_batch]]
-            new += zip(images, slow(jitter(images, augmentation)).detach(), strict=True)
+            inputs = samples.inputs[order[start : start + memory_batch]]
+            new += zip(inputs, slow(jitter(inputs, augmentation)).detach(), strict=True)
         memory[:] = [old[:share] for old in memory] + [new[:share]]
 
     for number in range(3):
         samples = task(number)
         slow_task(samples)
         for start in range(0, 40, 8):
-            learner.observe(samples.images[start : start + 8], samples.labels[start : start + 8])
+            learner.observe(samples.inputs[start : start + 8], samples.labels[start : start + 8])
         learner.end_task(samples)
     theirs = slow.state_dict()
     for name, own in network.state_dict().items():
@@ -173,7 +173,7 @@ def test_three_tasks_equal_the_slow_transcription() -> None:
     assert contents is not None
     assert contents.logits is not None
     stored = [pair for share in memory for pair in share]
-    torch.testing.assert_close(contents.images, torch.stack([x for x, _ in stored]))
+    torch.testing.assert_close(contents.inputs, torch.stack([x for x, _ in stored]))
     torch.testing.assert_close(contents.logits, torch.stack([z for _, z in stored]))
     assert int(learner.steps) == 15  # batches observed, though the optimizer stepped 25 times
 
@@ -206,14 +206,14 @@ def test_dropout_at_the_end_of_a_task_draws_from_the_learner() -> None:
 def test_samples_at_the_end_of_a_task_are_checked_and_left_alone() -> None:
     learner = FDR(Recording(), buffer_size=5)
     samples = task(0)
-    copies = samples.images.clone(), samples.labels.clone()
+    copies = samples.inputs.clone(), samples.labels.clone()
     learner.end_task(samples)
-    assert torch.equal(samples.images, copies[0])
+    assert torch.equal(samples.inputs, copies[0])
     assert torch.equal(samples.labels, copies[1])
     with pytest.raises(ValueError, match="the batch is empty"):
-        learner.end_task(Samples(samples.images[:0], samples.labels[:0]))
+        learner.end_task(Samples(samples.inputs[:0], samples.labels[:0]))
     with pytest.raises(ValueError, match="labels range"):
-        learner.end_task(Samples(samples.images, samples.labels + CLASSES))
+        learner.end_task(Samples(samples.inputs, samples.labels + CLASSES))
     assert learner.memory.held == [5]
 
 
@@ -223,7 +223,7 @@ def test_more_tasks_than_rows_leave_the_oldest_theirs() -> None:
         learner.end_task(task(number))
     contents = learner.memory.contents()
     assert contents is not None
-    assert contents.images.floor()[:, 0].tolist() == [0, 1]
+    assert contents.inputs.floor()[:, 0].tolist() == [0, 1]
     learner.observe(*task(0)[:2])
 
 
@@ -250,20 +250,20 @@ def test_resuming_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     second.save(tmp_path / "second")
     assert (tmp_path / "straight").read_bytes() == (tmp_path / "second").read_bytes()
     other = FDR(Recording(), buffer_size=16)
-    with pytest.raises(ValueError, match="the buffer was one of 15, not of 16"):
+    with pytest.raises(ValueError, match="buffer_size 15"):
         other.load(tmp_path / "first")
     assert other.memory.filled == 0
 
 
 def test_bytes_are_stored_as_bytes() -> None:
     learner = FDR(MLP(25, CLASSES), buffer_size=10)
-    images = torch.randint(256, (20, 1, 5, 5), dtype=torch.uint8)
-    learner.observe(images, torch.arange(20) % CLASSES)
-    learner.end_task(Samples(images, torch.arange(20) % CLASSES))
-    learner.observe(images, torch.arange(20) % CLASSES)
+    inputs = torch.randint(256, (20, 1, 5, 5), dtype=torch.uint8)
+    learner.observe(inputs, torch.arange(20) % CLASSES)
+    learner.end_task(Samples(inputs, torch.arange(20) % CLASSES))
+    learner.observe(inputs, torch.arange(20) % CLASSES)
     contents = learner.memory.contents()
     assert contents is not None
-    assert contents.images.dtype == torch.uint8
+    assert contents.inputs.dtype == torch.uint8
 
 
 def test_it_remembers_what_sgd_forgets() -> None:
@@ -280,17 +280,17 @@ def test_it_remembers_what_sgd_forgets() -> None:
     learner = FDR(MLP(8, 4, hidden=32), buffer_size=50, lr=0.1)
     for number in range(2):
         for _ in range(200):
-            images, labels = batch(number, 10)
-            forgetful.observe(images, labels)
-            learner.observe(images, labels)
+            inputs, labels = batch(number, 10)
+            forgetful.observe(inputs, labels)
+            learner.observe(inputs, labels)
         learner.end_task(Samples(*batch(number, 200)))
-    images, labels = batch(0, 200)
-    assert (forgetful.predict(images) == labels).double().mean() < 0.1
-    assert (learner.predict(images) == labels).double().mean() > 0.8
+    inputs, labels = batch(0, 200)
+    assert (forgetful.predict(inputs) == labels).double().mean() < 0.1
+    assert (learner.predict(inputs) == labels).double().mean() > 0.8
 
 
 def test_a_memory_batch_below_one_is_refused() -> None:
     with pytest.raises(ValueError, match="memory_batch is 0"):
         FDR(nn.Linear(2, 2), buffer_size=5, memory_batch=0)
-    with pytest.raises(ValueError, match="buffer size is 0"):
+    with pytest.raises(ValueError, match="buffer_size is 0"):
         FDR(nn.Linear(2, 2), buffer_size=0)

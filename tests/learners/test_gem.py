@@ -16,10 +16,10 @@ from scipy.optimize import nnls
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.learners.gem import GEM
-from remanence.learners.sgd import SGD
-from remanence.memory.ring import TaskMemory
-from remanence.records import Samples
+from perdure.learners.gem import GEM
+from perdure.learners.sgd import SGD
+from perdure.memory.ring import TaskMemory
+from perdure.records import Samples
 
 Array = NDArray[np.float64]
 
@@ -162,7 +162,7 @@ def test_memory_holds_an_equal_random_share_of_each_task() -> None:
     stored = memory.contents()
     assert stored is not None
     assert stored.labels.tolist() == [0] * 6 + [1] * 4 + [2] * 6
-    first, _, last = (part.flatten().tolist() for part in torch.split(stored.images, [6, 4, 6]))
+    first, _, last = (part.flatten().tolist() for part in torch.split(stored.inputs, [6, 4, 6]))
     assert len(set(first)) == len(set(last)) == 6
     assert first != last
     assert first != sorted(first)[:6]
@@ -190,7 +190,7 @@ def test_more_tasks_than_announced_are_refused() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"buffer_size": 4, "tasks": 5}, "buffer size is 4"),
+        ({"buffer_size": 4, "tasks": 5}, "buffer_size is 4"),
         ({"buffer_size": 4, "tasks": 0}, "tasks is 0"),
         ({"buffer_size": 4, "tasks": 2, "gamma": -1}, "gamma is -1"),
         ({"buffer_size": 4, "tasks": 2, "gamma": float("nan")}, "gamma is nan"),
@@ -232,7 +232,7 @@ def test_remembers_better_than_sgd() -> None:
     for learner in (GEM(network(), buffer_size=40, tasks=2), SGD(network())):
         for samples in tasks:
             learn(learner, samples)
-        answers = [learner.predict(samples.images) == samples.labels for samples in tasks]
+        answers = [learner.predict(samples.inputs) == samples.labels for samples in tasks]
         right[type(learner)] = [float(answer.float().mean()) for answer in answers]
     assert min(right[GEM]) > 0.9
     assert right[SGD][0] < 0.3

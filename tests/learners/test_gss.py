@@ -11,13 +11,13 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.learners import likeness
-from remanence.learners.gss import GSS
-from remanence.learners.sgd import SGD
-from remanence.memory.gradients import GradientMemory
-from remanence.networks import MLP, ResNet18
-from remanence.randomness import generator
-from remanence.records import Samples
+from perdure.learners import likeness
+from perdure.learners.gss import GSS
+from perdure.learners.sgd import SGD
+from perdure.memory.gradients import GradientMemory
+from perdure.networks import MLP, ResNet18
+from perdure.randomness import generator
+from perdure.records import Samples
 
 CLASSES, SEED = 3, 7
 
@@ -39,23 +39,23 @@ def mlp_network() -> nn.Module:
 def stream(steps: int, batch: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
     random = torch.Generator().manual_seed(2)
     for step in range(steps):
-        images = torch.rand(batch, 1, 5, 5, dtype=torch.float64, generator=random)
+        inputs = torch.rand(batch, 1, 5, 5, dtype=torch.float64, generator=random)
         # Labels drift, so that new batches pull elsewhere than the memory does.
-        yield images, (torch.randint(2, (batch,), generator=random) + step // 5) % CLASSES
+        yield inputs, (torch.randint(2, (batch,), generator=random) + step // 5) % CLASSES
 
 
-def slow_gradient(network: nn.Module, images: Tensor, labels: Tensor) -> Tensor:
+def slow_gradient(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     """The flat gradient of the mean loss, by autograd, in evaluation mode."""
     network.eval()
     parameters = list(network.parameters())
-    parts = torch.autograd.grad(F.cross_entropy(network(images), labels), parameters)
+    parts = torch.autograd.grad(F.cross_entropy(network(inputs), labels), parameters)
     network.train()
     return torch.cat([part.flatten() for part in parts])
 
 
-def slow_gradients(network: nn.Module, images: Tensor, labels: Tensor) -> list[Tensor]:
+def slow_gradients(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Tensor]:
     return [
-        slow_gradient(network, images[i : i + 1], labels[i : i + 1]) for i in range(len(labels))
+        slow_gradient(network, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))
     ]
 
 
@@ -127,8 +127,8 @@ def test_a_gradient_that_vanishes_is_like_no_other() -> None:
 def test_a_residual_network_can_be_scored() -> None:
     torch.manual_seed(0)
     learner = GSS(ResNet18(CLASSES, channels=1, width=4), buffer_size=8, seed=SEED)
-    for images, labels in stream(4):
-        learner.observe(images.float(), labels)
+    for inputs, labels in stream(4):
+        learner.observe(inputs.float(), labels)
     assert learner.memory.scores[:8].isfinite().all()
 
 
@@ -138,8 +138,8 @@ def test_scores_are_of_full_precision_under_autocast() -> None:
         torch.manual_seed(0)
         learner = GSS(ResNet18(CLASSES, channels=1, width=4), buffer_size=12, seed=SEED)
         with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-            for images, labels in stream(2):
-                learner.select(Samples(images.float(), labels))
+            for inputs, labels in stream(2):
+                learner.select(Samples(inputs.float(), labels))
         scores.append(learner.memory.scores)
     assert torch.equal(*scores)
 
@@ -213,24 +213,24 @@ def test_a_batch_competes_as_its_samples_would() -> None:
 
 def test_a_batch_that_is_not_considered_takes_free_rows_only() -> None:
     memory = GradientMemory(4)
-    images = torch.arange(6.0)[:, None]
-    memory.add(Samples(images, torch.arange(6)), torch.linspace(0.5, 1, 6), torch.tensor(False))
+    inputs = torch.arange(6.0)[:, None]
+    memory.add(Samples(inputs, torch.arange(6)), torch.linspace(0.5, 1, 6), torch.tensor(False))
     contents = memory.contents()
     assert contents is not None
     assert contents.labels.tolist() == [0, 1, 2, 3]
     torch.testing.assert_close(memory.scores[:4], torch.linspace(0.5, 1, 6)[:4].double())
-    memory.add(Samples(images + 9, torch.arange(6)), torch.zeros(6), torch.tensor(False))
-    assert contents.images.flatten().tolist() == [0, 1, 2, 3]
+    memory.add(Samples(inputs + 9, torch.arange(6)), torch.zeros(6), torch.tensor(False))
+    assert contents.inputs.flatten().tolist() == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
-@pytest.mark.parametrize("capacity", [20, 4])
-def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, capacity: int) -> None:
+@pytest.mark.parametrize("buffer_size", [20, 4])
+def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, buffer_size: int) -> None:
     lr, memory_batch, gss_batch = 0.2, 4, 5
     slow = mlp_network()
     learner = GSS(
         mlp_network(),
-        buffer_size=capacity,
+        buffer_size=buffer_size,
         memory_batch=memory_batch,
         gss_batch=gss_batch,
         inner_steps=inner_steps,
@@ -245,11 +245,11 @@ def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, capacity: in
         rows = torch.randperm(len(memory), generator=picks) if memory else torch.arange(0)
         return [memory[i] for i in rows[:count].tolist()]
 
-    for images, labels in stream(60):
-        learner.observe(images, labels)
+    for inputs, labels in stream(60):
+        learner.observe(inputs, labels)
         for _ in range(inner_steps):
             past = drawn(memory_batch)
-            x = torch.stack([*images, *(image for image, _, _ in past)])
+            x = torch.stack([*inputs, *(image for image, _, _ in past)])
             y = torch.stack([*labels, *(label for _, label, _ in past)])
             slopes = torch.autograd.grad(F.cross_entropy(slow(x), y), list(slow.parameters()))
             with torch.no_grad():
@@ -258,14 +258,14 @@ def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, capacity: in
         past = drawn(gss_batch)
         if past:
             given = [slow_gradient(slow, x[None], y[None]) for x, y, _ in past]
-            scores = [slow_score(g, given) for g in slow_gradients(slow, images, labels)]
-            considered = slow_score(slow_gradient(slow, images, labels), given) < 1
+            scores = [slow_score(g, given) for g in slow_gradients(slow, inputs, labels)]
+            considered = slow_score(slow_gradient(slow, inputs, labels), given) < 1
             opened += considered
         else:
             scores, considered = [0.1] * len(labels), True
-        full = len(memory) == capacity
-        newcomers = list(zip(images, labels, scores, strict=True))
-        free = capacity - len(memory)
+        full = len(memory) == buffer_size
+        newcomers = list(zip(inputs, labels, scores, strict=True))
+        free = buffer_size - len(memory)
         memory += newcomers[:free]
         if free >= len(newcomers) or (full and not considered):
             continue
@@ -282,9 +282,9 @@ def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, capacity: in
         torch.testing.assert_close(own, expected, rtol=1e-8, atol=1e-10)
     contents = learner.memory.contents()
     assert contents is not None
-    torch.testing.assert_close(contents.images, torch.stack([x for x, _, _ in memory]))
+    torch.testing.assert_close(contents.inputs, torch.stack([x for x, _, _ in memory]))
     assert contents.labels.tolist() == [int(y) for _, y, _ in memory]
-    assert learner.memory.scores[:capacity].tolist() == pytest.approx([s for _, _, s in memory])
+    assert learner.memory.scores[:buffer_size].tolist() == pytest.approx([s for _, _, s in memory])
     assert int(learner.steps) == 60
     assert int(learner.totals["considered"]) == opened
     assert 3 < opened < 57  # both branches were taken
@@ -315,32 +315,32 @@ def test_resuming_in_the_middle_changes_nothing(
 
     straight, first, second = fresh(), fresh(), fresh()
     batches = list(stream(20))
-    for images, labels in batches:
-        straight.observe(images, labels)
-    for images, labels in batches[:half]:
-        first.observe(images, labels)
+    for inputs, labels in batches:
+        straight.observe(inputs, labels)
+    for inputs, labels in batches[:half]:
+        first.observe(inputs, labels)
     first.save(tmp_path / "first")
     second.load(tmp_path / "first")
-    for images, labels in batches[half:]:
-        second.observe(images, labels)
+    for inputs, labels in batches[half:]:
+        second.observe(inputs, labels)
     straight.save(tmp_path / "straight")
     second.save(tmp_path / "second")
     assert (tmp_path / "straight").read_bytes() == (tmp_path / "second").read_bytes()
     other = GSS(build(), buffer_size=16)
-    with pytest.raises(ValueError, match="the buffer was one of 15, not of 16"):
+    with pytest.raises(ValueError, match="buffer_size 15"):
         other.load(tmp_path / "first")
 
 
 def test_bytes_are_stored_as_bytes_and_never_more_than_the_buffer() -> None:
     learner = GSS(MLP(25, CLASSES), buffer_size=4, memory_batch=4)
     for step in range(6):
-        images = torch.full((6, 1, 5, 5), 40 * step, dtype=torch.uint8)
-        before = images.clone()
-        learner.observe(images, torch.arange(6) % CLASSES)
-        assert torch.equal(images, before)
+        inputs = torch.full((6, 1, 5, 5), 40 * step, dtype=torch.uint8)
+        before = inputs.clone()
+        learner.observe(inputs, torch.arange(6) % CLASSES)
+        assert torch.equal(inputs, before)
         contents = learner.memory.contents()
         assert contents is not None
-        assert contents.images.dtype == torch.uint8
+        assert contents.inputs.dtype == torch.uint8
         assert len(contents.labels) == 4
 
 
@@ -358,12 +358,12 @@ def test_it_remembers_what_sgd_forgets() -> None:
     learner = GSS(MLP(8, 4, hidden=32), buffer_size=50, gss_batch=10, lr=0.1)
     for task in range(2):
         for _ in range(200):
-            images, labels = batch(task, 10)
-            forgetful.observe(images, labels)
-            learner.observe(images, labels)
-    images, labels = batch(0, 200)
-    assert (forgetful.predict(images) == labels).double().mean() < 0.1
-    assert (learner.predict(images) == labels).double().mean() > 0.8
+            inputs, labels = batch(task, 10)
+            forgetful.observe(inputs, labels)
+            learner.observe(inputs, labels)
+    inputs, labels = batch(0, 200)
+    assert (forgetful.predict(inputs) == labels).double().mean() < 0.1
+    assert (learner.predict(inputs) == labels).double().mean() > 0.8
 
 
 @pytest.mark.parametrize("name", ["memory_batch", "gss_batch", "inner_steps"])

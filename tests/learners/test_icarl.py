@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from remanence.learners.icarl import ICaRL
-from remanence.learners.sgd import SGD
-from remanence.memory.exemplars import Exemplars, herd
-from remanence.memory.means import NEVER, NearestMean
-from remanence.records import Samples
+from perdure.learners.icarl import ICaRL
+from perdure.learners.sgd import SGD
+from perdure.memory.exemplars import Exemplars, herd
+from perdure.memory.means import NEVER, NearestMean
+from perdure.records import Samples
 
 
 def network(seed: int = 0) -> nn.Sequential:
@@ -33,8 +33,8 @@ def task(classes: tuple[int, ...], seed: int, count: int = 200) -> Samples:
 
 
 def batches(samples: Samples) -> list[tuple[Tensor, Tensor]]:
-    images, labels, _ = samples
-    return list(zip(torch.split(images, 10), torch.split(labels, 10), strict=True))
+    inputs, labels, _ = samples
+    return list(zip(torch.split(inputs, 10), torch.split(labels, 10), strict=True))
 
 
 def learn(learner: ICaRL | SGD, samples: Samples) -> None:
@@ -80,7 +80,7 @@ def test_exemplars_share_the_memory_and_are_cut_from_their_ends() -> None:
         assert list(memory.counts.values()) == expected
         assert memory.filled == 11
         assert all((own.labels == c).all() for c, own in memory.lists().items())
-        history.append({c: own.images.clone() for c, own in memory.lists().items()})
+        history.append({c: own.inputs.clone() for c, own in memory.lists().items()})
     for earlier, later in pairwise(history):
         for label, before in earlier.items():
             assert later[label].equal(before[: len(later[label])])
@@ -92,7 +92,7 @@ def test_a_class_that_comes_again_is_herded_from_old_and_new_samples() -> None:
     memory.add(Samples(old, torch.tensor([5])), unit)
     memory.add(Samples(new, torch.tensor([5, 5])), unit)
     everything = torch.cat([old, new])
-    assert memory.lists()[5].images.equal(everything[herd(everything, 3)])
+    assert memory.lists()[5].inputs.equal(everything[herd(everything, 3)])
 
 
 def test_more_classes_than_exemplars_leave_the_last_without() -> None:
@@ -100,8 +100,8 @@ def test_more_classes_than_exemplars_leave_the_last_without() -> None:
     samples = task((0, 1, 2, 3), seed=0)
     learn(learner, samples)
     assert learner.memory.counts == {0: 1, 1: 1, 2: 1, 3: 0}
-    assert learner.predict(samples.images).max() == 2
-    learner.observe(samples.images, samples.labels)
+    assert learner.predict(samples.inputs).max() == 2
+    learner.observe(samples.inputs, samples.labels)
     assert int(learner.not_finite) == 0
 
 
@@ -109,19 +109,19 @@ def test_the_classifier_is_the_nearest_mean_of_exemplars() -> None:
     learner = ICaRL(network(), buffer_size=9)
     learn(learner, task((0, 1), seed=0))
     learn(learner, task((3,), seed=1))
-    images = task((0, 1, 2, 3), seed=5, count=40).images
+    inputs = task((0, 1, 2, 3), seed=5, count=40).inputs
     body = learner.network[:2]  # type: ignore[index]
     with torch.no_grad():
-        features = unit(body(images))
+        features = unit(body(inputs))
         scores = torch.full((40, 4), NEVER)
         for label, exemplars in learner.memory.lists().items():
-            mean = unit(unit(body(exemplars.images)).mean(0))
+            mean = unit(unit(body(exemplars.inputs)).mean(0))
             scores[:, label] = -(features - mean).norm(dim=1)
-    found = learner.predictors()["nearest_mean"](images)
+    found = learner.predictors()["nearest_mean"](inputs)
     assert torch.allclose(found, scores, atol=1e-6)
-    assert learner.predict(images).equal(scores.argmax(1))
-    assert learner.predict_proba(images)[:, 2].max() == 0
-    assert learner.predict_proba(images).isfinite().all()
+    assert learner.predict(inputs).equal(scores.argmax(1))
+    assert learner.predict_proba(inputs)[:, 2].max() == 0
+    assert learner.predict_proba(inputs).isfinite().all()
 
 
 def test_exemplars_are_herded_in_the_space_of_unit_features() -> None:
@@ -129,10 +129,10 @@ def test_exemplars_are_herded_in_the_space_of_unit_features() -> None:
     samples = task((0, 1), seed=0)
     learn(learner, samples)
     for label, exemplars in learner.memory.lists().items():
-        own = samples.images[samples.labels == label]
+        own = samples.inputs[samples.labels == label]
         with torch.no_grad():
             features = unit(learner.network[:2](own))  # type: ignore[index]
-        assert exemplars.images.equal(own[herd(features, 4)])
+        assert exemplars.inputs.equal(own[herd(features, 4)])
 
 
 def test_the_loss_is_the_papers_sum() -> None:
@@ -145,10 +145,10 @@ def test_the_loss_is_the_papers_sum() -> None:
     past = copy.deepcopy(learner.memory).draw(10)
     assert past is not None
     assert len(past.labels) == 8
-    images, labels = torch.cat([x, past.images]).double(), torch.cat([y, past.labels])
+    inputs, labels = torch.cat([x, past.inputs]).double(), torch.cat([y, past.labels])
     with torch.no_grad():
-        q = previous(images).sigmoid()
-    g = working(images).sigmoid()
+        q = previous(inputs).sigmoid()
+    g = working(inputs).sigmoid()
     loss = torch.zeros((), dtype=torch.float64)
     for i, label in enumerate(labels.tolist()):
         for c in (0, 1):  # old: distillation, for exemplars of these classes too
@@ -181,21 +181,21 @@ def test_until_a_task_has_ended_the_networks_outputs_answer() -> None:
     learner.observe(*batches(samples)[0])
     answers = learner.predictors()
     with torch.no_grad():
-        logits = learner.network(samples.images)
+        logits = learner.network(samples.inputs)
     assert list(answers) == ["nearest_mean", "working"]
-    assert all(answer(samples.images).equal(logits) for answer in answers.values())
+    assert all(answer(samples.inputs).equal(logits) for answer in answers.values())
 
 
 def test_during_a_task_the_classifier_is_that_of_the_last_end() -> None:
     learner = ICaRL(network(), buffer_size=8)
     learn(learner, task((0, 1), seed=0))
     samples = task((2, 3), seed=1)
-    before = learner.predictors()["nearest_mean"](samples.images)
-    outputs = learner.predictors()["working"](samples.images)
+    before = learner.predictors()["nearest_mean"](samples.inputs)
+    outputs = learner.predictors()["working"](samples.inputs)
     for x, y in batches(samples)[:3]:
         learner.observe(x, y)
-    assert learner.predictors()["nearest_mean"](samples.images).equal(before)
-    assert not learner.predictors()["working"](samples.images).equal(outputs)
+    assert learner.predictors()["nearest_mean"](samples.inputs).equal(before)
+    assert not learner.predictors()["working"](samples.inputs).equal(outputs)
 
 
 class Backwards(nn.Module):
@@ -228,13 +228,13 @@ def test_networks_without_features_are_refused() -> None:
     for unfit, message in ((Backwards(), "4 outputs"), (Tokens(), "one vector for each")):
         learner = ICaRL(unfit, buffer_size=8)
         with pytest.raises(ValueError, match=message):
-            learner.observe(samples.images, samples.labels)
+            learner.observe(samples.inputs, samples.labels)
 
 
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(ValueError, match="weight_decay is -1"):
         ICaRL(network(), buffer_size=8, weight_decay=-1)
-    with pytest.raises(ValueError, match="buffer size is 0"):
+    with pytest.raises(ValueError, match="buffer_size is 0"):
         ICaRL(network(), buffer_size=0)
 
 
@@ -259,7 +259,7 @@ def test_saved_in_mid_task_it_goes_on_bit_for_bit(tmp_path: Path) -> None:
     learner.save(tmp_path / "learner")
     resumed = ICaRL(with_batch_statistics(seed=7), buffer_size=8, seed=7)
     resumed.load(tmp_path / "learner")
-    probe = task((0, 1, 2, 3), seed=5).images
+    probe = task((0, 1, 2, 3), seed=5).inputs
     assert resumed.predictors()["nearest_mean"](probe).equal(
         learner.predictors()["nearest_mean"](probe)
     )
@@ -279,7 +279,7 @@ def test_the_classifier_lives_in_its_modules_state() -> None:
     predictor = learner.predictors()["nearest_mean"]
     again = NearestMean(network(seed=3))
     again.load_state_dict(predictor.module.state_dict())
-    assert again(samples.images).equal(predictor(samples.images))
+    assert again(samples.inputs).equal(predictor(samples.inputs))
 
 
 def test_remembers_better_than_sgd() -> None:
@@ -288,7 +288,7 @@ def test_remembers_better_than_sgd() -> None:
     for learner in (ICaRL(network(), buffer_size=20), SGD(network())):
         for samples in tasks:
             learn(learner, samples)
-        answers = [learner.predict(samples.images) == samples.labels for samples in tasks]
+        answers = [learner.predict(samples.inputs) == samples.labels for samples in tasks]
         right[type(learner)] = [float(answer.float().mean()) for answer in answers]
     assert min(right[ICaRL]) > 0.9
     assert right[SGD][0] < 0.3

@@ -14,11 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from remanence.learners import ER, SGD, Learner, Predictor
-from remanence.learners.learner import unit_range
-from remanence.randomness import generator
-from remanence.records import Samples
-from remanence.state import write_file
+from perdure.learners import ER, SGD, Learner, Predictor
+from perdure.learners.learner import unit_range
+from perdure.randomness import generator
+from perdure.records import Samples
+from perdure.state import write_file
 
 IMAGES, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
 
@@ -88,7 +88,7 @@ def test_images_need_not_be_contiguous() -> None:
 
 
 @pytest.mark.parametrize(
-    ("images", "labels", "message"),
+    ("inputs", "labels", "message"),
     [
         (IMAGES, LABELS + 1, r"labels range from 1 to 3; the network has 3 outputs.*0 to 2"),
         (IMAGES, LABELS - 1, "labels range from -1 to 1"),
@@ -105,10 +105,10 @@ def test_images_need_not_be_contiguous() -> None:
     ],
 )
 def test_a_refusal_says_what_came_and_what_was_expected(
-    images: Any, labels: Any, message: str
+    inputs: Any, labels: Any, message: str
 ) -> None:
     with pytest.raises(ValueError, match=message):
-        SGD(linear()).observe(images, labels)
+        SGD(linear()).observe(inputs, labels)
 
 
 def test_a_refusal_names_what_came_before() -> None:
@@ -136,13 +136,13 @@ def test_predicting_images_that_the_network_does_not_take_is_refused() -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_values_are_not_read_where_checks_are_off(value: float) -> None:
-    images = IMAGES.clone()
-    images[0, 0] = value
+    inputs = IMAGES.clone()
+    inputs[0, 0] = value
     learner = SGD(linear())
-    learner.observe(images, LABELS, check=False)
+    learner.observe(inputs, LABELS, check=False)
     assert learner.not_finite == 1
     with pytest.raises(ValueError, match="6 images came with 5 labels"):
-        learner.observe(images, LABELS[:5], check=False)
+        learner.observe(inputs, LABELS[:5], check=False)
 
 
 @pytest.mark.parametrize(
@@ -182,8 +182,8 @@ def test_augmentation_draws_from_the_learners_generator_then_comes_normalisation
     learner = SGD(
         network,
         seed=4,
-        augment=lambda images, draws: images + torch.rand(images.shape, generator=draws),
-        normalise=lambda images: 2 * images,
+        augment=lambda inputs, draws: inputs + torch.rand(inputs.shape, generator=draws),
+        normalise=lambda inputs: 2 * inputs,
     )
     draws = generator(4, "augmentation")
     for _ in range(3):
@@ -196,8 +196,8 @@ def test_stream_and_replay_are_prepared_alike() -> None:
     learner = ER(
         network,
         buffer_size=6,
-        augment=lambda images, _: images + 1,
-        normalise=lambda images: 2 * images,
+        augment=lambda inputs, _: inputs + 1,
+        normalise=lambda inputs: 2 * inputs,
     )
     learner.observe(IMAGES, LABELS)
     learner.observe(IMAGES, LABELS)
@@ -207,7 +207,7 @@ def test_stream_and_replay_are_prepared_alike() -> None:
 
 def test_answers_are_normalised_but_not_augmented() -> None:
     network = linear()
-    learner = SGD(network, augment=lambda images, _: images * 0, normalise=lambda x: 3 * x)
+    learner = SGD(network, augment=lambda inputs, _: inputs * 0, normalise=lambda x: 3 * x)
     with torch.no_grad():
         expected = network(3 * IMAGES)
     assert learner.predictors()["working"](IMAGES).equal(expected)
@@ -373,8 +373,8 @@ def test_a_part_that_a_subclass_adds_is_saved_without_a_word() -> None:
             self.positives = torch.zeros((), dtype=torch.int64)
             self.draws = generator(0, "mine")
 
-        def step(self, images: Tensor, labels: Tensor) -> None:
-            super().step(images, labels)
+        def step(self, inputs: Tensor, labels: Tensor) -> None:
+            super().step(inputs, labels)
             self.positives += (labels > 0).sum()
             torch.rand(1, generator=self.draws)
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence.learners import MeanER
-from remanence.randomness import generator
+from perdure.learners import MeanER
+from perdure.randomness import generator
 
 LR, WEIGHT, DECAY, RATE, BUFFER, REPLAY, SEED = 0.1, 0.4, 0.9, 0.5, 10, 6, 3
 
@@ -28,9 +28,9 @@ class Transcription:
         self.memory: list[tuple[Tensor, int]] = []
         self.seen = self.steps = 0
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
         self.steps += 1
-        batch = list(zip(images, labels.tolist(), strict=True))
+        batch = list(zip(inputs, labels.tolist(), strict=True))
         replay = []
         if self.memory:
             order = torch.randperm(len(self.memory), generator=self.draws["replay"]).tolist()
@@ -102,10 +102,10 @@ def learn(learner: MeanER, oracle: Transcription, steps: int) -> float:
     """Take both through one stream; how far weights and statistics are apart in the end."""
     draws = torch.Generator().manual_seed(1)
     for _ in range(steps):
-        images = torch.randn(4, 6, dtype=torch.float64, generator=draws)
+        inputs = torch.randn(4, 6, dtype=torch.float64, generator=draws)
         labels = torch.randint(3, (4,), generator=draws)
-        learner.observe(images, labels)
-        oracle.step(images, labels)
+        learner.observe(inputs, labels)
+        oracle.step(inputs, labels)
     networks = ((learner.network, oracle.working), (learner.mean.network, oracle.mean))
     return max(
         float((own - other).detach().abs().max())
@@ -120,7 +120,7 @@ def test_learns_as_the_paper_says(build: Callable[[], nn.Module]) -> None:
     assert learn(learner, oracle, 200) < 1e-11
     contents = learner.memory.contents()
     assert contents is not None
-    assert contents.images.equal(torch.stack([image for image, _ in oracle.memory]))
+    assert contents.inputs.equal(torch.stack([image for image, _ in oracle.memory]))
     assert contents.labels.tolist() == [label for _, label in oracle.memory]
 
 
@@ -132,11 +132,11 @@ def test_the_comparison_would_show_a_wrong_rule(wrong: str) -> None:
 def test_the_mean_answers() -> None:
     learner, oracle = pair(plain)
     learn(learner, oracle, 30)
-    images = torch.randn(5, 6, dtype=torch.float64)
+    inputs = torch.randn(5, 6, dtype=torch.float64)
     assert list(learner.predictors()) == ["mean", "working"]
-    expected = learner.mean.network(images).softmax(1)
-    torch.testing.assert_close(learner.predict_proba(images).double(), expected, atol=1e-6, rtol=0)
-    assert not torch.allclose(expected, learner.network(images).softmax(1), atol=1e-3)
+    expected = learner.mean.network(inputs).softmax(1)
+    torch.testing.assert_close(learner.predict_proba(inputs).double(), expected, atol=1e-6, rtol=0)
+    assert not torch.allclose(expected, learner.network(inputs).softmax(1), atol=1e-3)
 
 
 @pytest.mark.parametrize(("name", "value"), [("decay", 1.0), ("rate", 0.0), ("rate", 2.0)])

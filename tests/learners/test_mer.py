@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence.learners.er import ER
-from remanence.learners.mer import MER
-from remanence.learners.sgd import SGD
-from remanence.memory import Reservoir
-from remanence.records import Samples
+from perdure.learners.er import ER
+from perdure.learners.mer import MER
+from perdure.learners.sgd import SGD
+from perdure.memory import Reservoir
+from perdure.records import Samples
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -39,12 +39,12 @@ def task(classes: tuple[int, int], seed: int, count: int = 200) -> Samples:
 
 
 def batches(samples: Samples, size: int) -> list[tuple[Tensor, Tensor]]:
-    images, labels, _ = samples
-    return list(zip(torch.split(images, size), torch.split(labels, size), strict=True))
+    inputs, labels, _ = samples
+    return list(zip(torch.split(inputs, size), torch.split(labels, size), strict=True))
 
 
-def jitter(images: Tensor, draws: torch.Generator) -> Tensor:
-    return images + 0.1 * torch.rand(images.shape, generator=draws)
+def jitter(inputs: Tensor, draws: torch.Generator) -> Tensor:
+    return inputs + 0.1 * torch.rand(inputs.shape, generator=draws)
 
 
 @pytest.mark.parametrize("size", [1, 7])
@@ -55,7 +55,7 @@ def test_without_reptile_it_is_er_bit_for_bit(make: Callable[[], nn.Module], siz
     er = ER(make(), buffer_size=30, memory_batch=12, augment=jitter, seed=3)
     for learner in (mer, er):
         # First several samples at once: BatchNorm has no statistics of a single one.
-        for x, y in [(samples.images[:5], samples.labels[:5]), *batches(samples, size)]:
+        for x, y in [(samples.inputs[:5], samples.labels[:5]), *batches(samples, size)]:
             learner.observe(x, y)
     ours, theirs = mer.state_dict(), er.state_dict()
     assert ours.keys() == theirs.keys()
@@ -93,10 +93,10 @@ def test_step_is_the_plain_transcription(beta: float, gamma: float, inner_steps:
         for _ in range(inner_steps):
             within = weights(slow)
             past = memory.draw(6)
-            images = x if past is None else torch.cat([x, past.images])
+            inputs = x if past is None else torch.cat([x, past.inputs])
             labels = y if past is None else torch.cat([y, past.labels])
             slow.zero_grad()
-            F.cross_entropy(slow(images.double()), labels).backward()  # type: ignore[no-untyped-call]
+            F.cross_entropy(slow(inputs.double()), labels).backward()  # type: ignore[no-untyped-call]
             for p, start in zip(slow.parameters(), within, strict=True):
                 assert p.grad is not None
                 p.data = start + beta * (p.data - 0.1 * p.grad - start)
@@ -149,7 +149,7 @@ def test_remembers_better_than_sgd() -> None:
         for samples in tasks:
             for x, y in batches(samples, 1):
                 learner.observe(x, y)
-        answers = [learner.predict(samples.images) == samples.labels for samples in tasks]
+        answers = [learner.predict(samples.inputs) == samples.labels for samples in tasks]
         right[type(learner)] = [float(answer.float().mean()) for answer in answers]
     assert min(right[MER]) > 0.8
     assert right[SGD][0] < 0.3

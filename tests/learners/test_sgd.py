@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from remanence.learners import SGD
+from perdure.learners import SGD
 
 
 def test_each_batch_is_one_step_down_its_gradient() -> None:

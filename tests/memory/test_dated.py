@@ -4,8 +4,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remanence.memory import DatedReservoir, Reservoir
-from remanence.records import Samples
+from perdure.memory import DatedReservoir, Reservoir
+from perdure.records import Samples
 
 
 def numbered(first: int, count: int) -> Samples:
@@ -13,10 +13,10 @@ def numbered(first: int, count: int) -> Samples:
     return Samples(numbers[:, None].double(), numbers)
 
 
-def filled(steps: int, batch: int = 3, capacity: int = 8) -> tuple[DatedReservoir, torch.Tensor]:
+def filled(steps: int, batch: int = 3, buffer_size: int = 8) -> tuple[DatedReservoir, torch.Tensor]:
     """A memory after so many steps, in each of which `batch` samples came; and its clock."""
     clock = torch.zeros((), dtype=torch.int64)
-    memory = DatedReservoir(capacity, clock=clock, seed=3)
+    memory = DatedReservoir(buffer_size, clock=clock, seed=3)
     for step in range(1, steps + 1):
         clock.fill_(step)
         memory.add(numbered((step - 1) * batch, batch))

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from remanence.memory import Reservoir
-from remanence.randomness import generator
-from remanence.records import Samples
+from perdure.memory import Reservoir
+from perdure.randomness import generator
+from perdure.records import Samples
 
 
 def samples(first: int, count: int) -> Samples:
@@ -43,25 +43,25 @@ def test_while_filling_every_sample_is_kept_in_order(batch: int) -> None:
 @given(st.integers(1, 6), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 99))
 @settings(max_examples=150)
 def test_batches_are_kept_as_algorithm_2_does_sample_by_sample(
-    capacity: int, sizes: list[int], seed: int
+    buffer_size: int, sizes: list[int], seed: int
 ) -> None:
-    memory = Reservoir(capacity, seed=seed)
+    memory = Reservoir(buffer_size, seed=seed)
     draws = generator(seed, "reservoir")
     kept: list[int] = []
     seen = 0
     for size in sizes:
         memory.add(samples(seen, size))
         for chance in torch.rand(size, dtype=torch.float64, generator=draws).tolist():
-            if seen < capacity:
+            if seen < buffer_size:
                 kept.append(seen)
-            elif (v := math.floor(chance * (seen + 1))) < capacity:
+            elif (v := math.floor(chance * (seen + 1))) < buffer_size:
                 kept[v] = seen
             seen += 1
     assert labels(memory) == kept
     contents = memory.contents()
     assert contents is not None
-    assert contents.images[:, 1].tolist() == kept
-    assert (memory.filled, int(memory.seen)) == (min(capacity, seen), seen)
+    assert contents.inputs[:, 1].tolist() == kept
+    assert (memory.filled, int(memory.seen)) == (min(buffer_size, seen), seen)
 
 
 class OneTooFew(Reservoir):
@@ -75,11 +75,13 @@ class OneTooFew(Reservoir):
         self.seen += count
         chances = torch.rand(count, dtype=torch.float64, generator=self.insertion)
         drawn = (chances * (position + beyond)).long()
-        return torch.where(position < self.capacity, position, drawn).clamp_(max=self.capacity)
+        return torch.where(position < self.buffer_size, position, drawn).clamp_(
+            max=self.buffer_size
+        )
 
     def _kept(self, slots: Tensor) -> Tensor:
         later = (slots[:, None] == slots).triu_(1).any(1)
-        return slots.masked_fill_(later, self.capacity)
+        return slots.masked_fill_(later, self.buffer_size)
 
 
 class FirstStays(OneTooFew):
@@ -88,7 +90,7 @@ class FirstStays(OneTooFew):
     def _slots(self, count: int) -> Tensor:
         slots = self._drawn(count, beyond=1)
         earlier = (slots[:, None] == slots).tril_(-1).any(1)
-        return slots.masked_fill_(earlier, self.capacity)
+        return slots.masked_fill_(earlier, self.buffer_size)
 
 
 class Right(OneTooFew):
@@ -107,7 +109,7 @@ def uniformity(memory: Reservoir, stream: int, batch: int, trials: int) -> float
         for first in range(0, stream, batch):
             memory.add(samples(first, min(batch, stream - first)))
         met[tuple(sorted(labels(memory)))] += 1
-    sets = list(combinations(range(stream), memory.capacity))
+    sets = list(combinations(range(stream), memory.buffer_size))
     assert met.keys() <= set(sets)
     return float(stats.chisquare([met[kept] for kept in sets]).pvalue)
 
@@ -144,15 +146,15 @@ MANY = 10**8
 
 
 def test_after_100_million_samples_the_draw_is_still_uniform() -> None:
-    capacity, batches, batch = 4_000_000, 200, 1000
-    memory = Reservoir(capacity, seed=2)
+    buffer_size, batches, batch = 4_000_000, 200, 1000
+    memory = Reservoir(buffer_size, seed=2)
     memory.seen.fill_(MANY)
     slots = torch.cat([memory._slots(batch) for _ in range(batches)])
     assert int(memory.seen) == MANY + batches * batch
-    kept = slots[slots < capacity]
-    chance = capacity / (MANY + batches * batch / 2)
+    kept = slots[slots < buffer_size]
+    chance = buffer_size / (MANY + batches * batch / 2)
     assert stats.binomtest(len(kept), batches * batch, chance).pvalue > 0.01
-    assert stats.chisquare(torch.histc(kept.double(), 100, 0, capacity).tolist()).pvalue > 0.01
+    assert stats.chisquare(torch.histc(kept.double(), 100, 0, buffer_size).tolist()).pvalue > 0.01
     # Single slots, not every sixth one as with draws in float32.
     assert stats.chisquare(torch.bincount(kept % 6).tolist()).pvalue > 0.01
 
@@ -181,13 +183,13 @@ def test_after_100_million_samples_each_slot_is_the_exact_one(
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
 def test_images_are_stored_as_they_came(dtype: torch.dtype) -> None:
     memory = Reservoir(4)
-    images = (torch.rand(3, 2, 5, 5) * 255).to(dtype)
-    memory.add(Samples(images, torch.arange(3)))
+    inputs = (torch.rand(3, 2, 5, 5) * 255).to(dtype)
+    memory.add(Samples(inputs, torch.arange(3)))
     contents, drawn = memory.contents(), memory.draw(9)
     assert contents is not None
     assert drawn is not None
-    assert contents.images.dtype == drawn.images.dtype == dtype
-    assert contents.images.equal(images)
+    assert contents.inputs.dtype == drawn.inputs.dtype == dtype
+    assert contents.inputs.equal(inputs)
     assert contents.logits is None
 
 
@@ -213,10 +215,10 @@ def test_stored_samples_are_copies() -> None:
     assert labels(memory) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("capacity", [0, -3])
-def test_a_memory_for_nothing_is_refused(capacity: int) -> None:
-    with pytest.raises(ValueError, match=f"buffer size is {capacity}"):
-        Reservoir(capacity)
+@pytest.mark.parametrize("buffer_size", [0, -3])
+def test_a_memory_for_nothing_is_refused(buffer_size: int) -> None:
+    with pytest.raises(ValueError, match=f"buffer_size is {buffer_size}"):
+        Reservoir(buffer_size)
 
 
 # -- drawing --------------------------------------------------------------------------------
@@ -238,7 +240,7 @@ def test_draws_are_without_replacement_and_from_what_is_filled(filled: int, coun
         assert drawn is not None
         assert len(drawn.labels) == min(count, memory.filled) == len(set(drawn.labels.tolist()))
         assert set(drawn.labels.tolist()) <= stored
-        assert drawn.images[:, 0].equal(drawn.labels.float())
+        assert drawn.inputs[:, 0].equal(drawn.labels.float())
 
 
 def test_every_pair_is_drawn_equally_often() -> None:
@@ -265,8 +267,8 @@ def test_drawing_and_adding_do_not_disturb_each_other() -> None:
 # -- state ----------------------------------------------------------------------------------
 
 
-def grown(capacity: int, seen: int, seed: int = 0) -> Reservoir:
-    memory = Reservoir(capacity, seed=seed)
+def grown(buffer_size: int, seen: int, seed: int = 0) -> Reservoir:
+    memory = Reservoir(buffer_size, seed=seed)
     for first in range(0, seen, 4):
         memory.add(samples(first, min(4, seen - first)))
     return memory
@@ -283,7 +285,7 @@ def test_a_loaded_state_goes_on_as_the_memory_would_have(seen: int) -> None:
         assert one is not None
         assert two is not None
         assert one.labels.equal(two.labels)
-        assert one.images.equal(two.images)
+        assert one.inputs.equal(two.inputs)
     assert labels(memory) == labels(other)
 
 
@@ -299,7 +301,7 @@ def test_a_state_is_a_snapshot() -> None:
 @pytest.mark.parametrize(("was", "seen", "now"), [(10, 30, 8), (10, 30, 12), (10, 9, 8)])
 def test_a_state_of_another_capacity_is_refused(was: int, seen: int, now: int) -> None:
     memory = grown(now, 3)
-    with pytest.raises(ValueError, match="buffer"):
+    with pytest.raises(ValueError, match="buffer_size"):
         memory.load_state_dict(grown(was, seen).state_dict())
     assert labels(memory) == [0, 1, 2]
 

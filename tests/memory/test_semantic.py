@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from remanence.memory import SemanticMemory
+from perdure.memory import SemanticMemory
 
 
 def line(weight: float) -> nn.Linear:
@@ -160,12 +160,12 @@ def test_parameters_are_averaged_and_buffers_are_not() -> None:
         for each in (*working.parameters(), working.temperature):
             assert isinstance(each, Tensor)
             each.add_(1)
-    buffers = {name: buffer.clone() for name, buffer in memory.network.named_buffers()}
+    buffers = {name: buffer_size.clone() for name, buffer_size in memory.network.named_buffers()}
     memory.update(torch.tensor(1))
     for own, other in zip(memory.network.parameters(), working.parameters(), strict=True):
         torch.testing.assert_close(own, other.detach())
-    for name, buffer in memory.network.named_buffers():
-        assert buffer.equal(buffers[name]), name
+    for name, buffer_size in memory.network.named_buffers():
+        assert buffer_size.equal(buffers[name]), name
 
 
 def test_running_statistics_are_those_of_its_own_forward_passes() -> None:

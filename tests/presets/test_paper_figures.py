@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remanence.presets import Figure, find, paper_figures, published_code_figures
+from perdure.presets import Figure, find, paper_figures, published_code_figures
 
 TABLES = {"1": 103, "2": 17, "3": 22, "S1": 72, "S2": 40, "S3": 144}
 GCIL = ("gcil-cifar100-uniform", "gcil-cifar100-longtail")
 
 
 def one(
-    table: str, stream: str, method: str, buffer: int | None, predictor: str | None = None
+    table: str, stream: str, method: str, buffer_size: int | None, predictor: str | None = None
 ) -> Figure:
-    (figure,) = paper_figures(table, stream, method, buffer, predictor)
+    (figure,) = paper_figures(table, stream, method, buffer_size, predictor)
     return figure
 
 
@@ -55,7 +55,7 @@ def test_rows_per_method() -> None:
 
 def test_no_figure_is_there_twice() -> None:
     keys = [
-        (f.table, f.stream, f.method, f.buffer, f.predictor, *f.settings.items())
+        (f.table, f.stream, f.method, f.buffer_size, f.predictor, *f.settings.items())
         for f in paper_figures()
     ]
     assert len(set(keys)) == len(keys)
@@ -65,12 +65,12 @@ def test_figures_are_accuracies() -> None:
     for figure in [*paper_figures(), *published_code_figures()]:
         assert 0 < figure.mean < 100
         assert figure.std is None or 0 < figure.std < 10
-        assert (figure.buffer is None) == (figure.method in ("joint", "sgd"))
+        assert (figure.buffer_size is None) == (figure.method in ("joint", "sgd"))
         assert (figure.predictor is None) == (figure.table not in ("S1", "S3"))
 
 
 @pytest.mark.parametrize(
-    ("table", "stream", "method", "buffer", "predictor", "mean", "std"),
+    ("table", "stream", "method", "buffer_size", "predictor", "mean", "std"),
     [
         ("1", "r-mnist", "sgd", None, None, 67.66, 8.53),
         ("1", "s-cifar10", "fdr", 5120, None, 19.70, 0.07),
@@ -90,12 +90,12 @@ def test_figures_as_printed(
     table: str,
     stream: str,
     method: str,
-    buffer: int | None,
+    buffer_size: int | None,
     predictor: str | None,
     mean: float,
     std: float,
 ) -> None:
-    figure = one(table, stream, method, buffer, predictor)
+    figure = one(table, stream, method, buffer_size, predictor)
     assert (figure.mean, figure.std) == (mean, std)
 
 
@@ -104,7 +104,7 @@ def test_the_stable_model_is_what_the_other_tables_call_clser() -> None:
     for figure in paper_figures(table="S1", predictor="stable"):
         table = "2" if figure.stream == "mnist-360" else "1"
         if figure.stream not in GCIL:
-            other = one(table, figure.stream, "clser", figure.buffer)
+            other = one(table, figure.stream, "clser", figure.buffer_size)
             assert figure.mean == other.mean
             assert figure.std == pytest.approx(other.std, abs=0.021)
             compared += 1
@@ -122,7 +122,7 @@ def test_gcil_figures_contradict_each_other_as_in_the_paper() -> None:
 def test_the_ablation_repeats_the_main_table() -> None:
     for figure in paper_figures(table="S2"):
         if figure.method != "mean-er":
-            main = one("1", figure.stream, figure.method, figure.buffer)
+            main = one("1", figure.stream, figure.method, figure.buffer_size)
             assert (figure.mean, figure.std) == (main.mean, main.std)
 
 
@@ -135,7 +135,9 @@ def test_the_sweep_is_the_grid_above_the_diagonal() -> None:
     }
     for predictor in ("stable", "working", "plastic"):
         figures = paper_figures(table="S3", predictor=predictor)
-        assert all((f.stream, f.method, f.buffer) == ("s-cifar10", "clser", 500) for f in figures)
+        assert all(
+            (f.stream, f.method, f.buffer_size) == ("s-cifar10", "clser", 500) for f in figures
+        )
         assert {tuple(f.settings.values()) for f in figures} == grid
         assert len(figures) == len(grid)
 
@@ -152,7 +154,7 @@ def test_a_row_of_the_sweep() -> None:
 
 def test_clser_is_published_wherever_the_paper_reports_it() -> None:
     for figure in paper_figures(method="clser") + paper_figures(method="mean-er"):
-        preset = find(figure.method, figure.stream, figure.buffer)
+        preset = find(figure.method, figure.stream, figure.buffer_size)
         assert preset is not None
         assert preset.notes == ()
 
@@ -168,10 +170,10 @@ def test_a_question_returns_what_fits_and_all_of_it(
     table: str | None,
     stream: str | None,
     method: str | None,
-    buffer: int | EllipsisType | None,
+    buffer_size: int | EllipsisType | None,
     predictor: str | None,
 ) -> None:
-    found = paper_figures(table, stream, method, buffer, predictor)
+    found = paper_figures(table, stream, method, buffer_size, predictor)
 
     def fits(figure: Figure) -> bool:
         pairs = [
@@ -181,7 +183,7 @@ def test_a_question_returns_what_fits_and_all_of_it(
             (predictor, figure.predictor),
         ]
         return all(asked is None or asked == own for asked, own in pairs) and (
-            buffer is ... or buffer == figure.buffer
+            buffer_size is ... or buffer_size == figure.buffer_size
         )
 
     assert found == [figure for figure in paper_figures() if fits(figure)]
@@ -190,7 +192,9 @@ def test_a_question_returns_what_fits_and_all_of_it(
 def test_what_the_published_code_gave() -> None:
     figures = published_code_figures()
     assert {f.table for f in figures} == {"measured from the published code"}
-    assert [(f.stream, f.buffer, f.method, f.mean, f.std, f.settings["runs"]) for f in figures] == [
+    assert [
+        (f.stream, f.buffer_size, f.method, f.mean, f.std, f.settings["runs"]) for f in figures
+    ] == [
         ("s-mnist", 200, "clser", 88.62, 0.40, 5),
         ("s-mnist", 500, "clser", 91.77, 0.35, 5),
         ("s-mnist", 500, "er", 84.52, 2.88, 5),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from remanence.presets import Preset, find, published_buffers
+from perdure.presets import Preset, find, published_buffers
 
 COMMON = {"lr", "batch", "epochs"}
 REPLAY = COMMON | {"memory_batch"}
@@ -52,16 +52,16 @@ streams = st.sampled_from(STREAMS)
 buffers = st.none() | st.sampled_from([200, 500, 1000, 5120]) | st.integers(1, 10**6)
 
 
-def get(method: str, stream: str, buffer: int | None) -> Preset:
-    preset = find(method, stream, buffer)
+def get(method: str, stream: str, buffer_size: int | None) -> Preset:
+    preset = find(method, stream, buffer_size)
     assert preset is not None
     return preset
 
 
-def is_published(method: str, stream: str, buffer: int | None) -> bool:
+def is_published(method: str, stream: str, buffer_size: int | None) -> bool:
     if method in WITHOUT_MEMORY:
-        return stream in PUBLISHED_STREAMS and buffer is None
-    return buffer in published_buffers(method, stream)
+        return stream in PUBLISHED_STREAMS and buffer_size is None
+    return buffer_size in published_buffers(method, stream)
 
 
 # Transcribed by hand from the paper: buffer, lr, epochs, batch, memory batch, then λ, α_S, α_P, r_S
@@ -163,15 +163,15 @@ def test_the_papers_tables(
 ) -> None:
     for stream, rows in table.items():
         assert published_buffers(method, stream) == tuple(row[0] for row in rows)
-        for buffer, *values in rows:
-            preset = get(method, stream, int(buffer))
+        for buffer_size, *values in rows:
+            preset = get(method, stream, int(buffer_size))
             names = ("lr", "epochs", "batch", "memory_batch", *keys)
             assert preset.values == dict(zip(names, values, strict=True))
             assert (preset.source, preset.notes) == (source, ())
 
 
 @pytest.mark.parametrize(
-    ("method", "stream", "buffer", "values"),
+    ("method", "stream", "buffer_size", "values"),
     [
         ("sgd", "s-mnist", None, {"lr": 0.03, "batch": 10, "epochs": 1}),
         ("er", "mnist-360", 500, {"lr": 0.2, "batch": 1, "memory_batch": 16, "epochs": 1}),
@@ -194,9 +194,9 @@ def test_the_papers_tables(
     ],
 )
 def test_released_settings(
-    method: str, stream: str, buffer: int | None, values: dict[str, float]
+    method: str, stream: str, buffer_size: int | None, values: dict[str, float]
 ) -> None:
-    preset = get(method, stream, buffer)
+    preset = get(method, stream, buffer_size)
     assert preset.values == values
     assert (preset.source, preset.notes) == ("released with the published code", ())
 
@@ -226,8 +226,8 @@ def test_all_settings_are_there() -> None:
 def test_a_published_setting_is_complete(method: str) -> None:
     for stream in PUBLISHED_STREAMS:
         asked = (None,) if method in WITHOUT_MEMORY else published_buffers(method, stream)
-        for buffer in asked:
-            values = get(method, stream, buffer).values
+        for buffer_size in asked:
+            values = get(method, stream, buffer_size).values
             assert set(values) == KEYS[method]
             for key, value in values.items():
                 assert type(value) is (int if key in WHOLE else float), (method, stream, key)
@@ -235,14 +235,14 @@ def test_a_published_setting_is_complete(method: str) -> None:
 
 
 @given(methods, streams, buffers)
-def test_any_question_has_a_sound_answer(method: str, stream: str, buffer: int | None) -> None:
-    preset = find(method, stream, buffer)
+def test_any_question_has_a_sound_answer(method: str, stream: str, buffer_size: int | None) -> None:
+    preset = find(method, stream, buffer_size)
     if preset is None:
-        assert not is_published(method, stream, buffer)
+        assert not is_published(method, stream, buffer_size)
         return
-    assert (preset.method, preset.stream, preset.buffer) == (method, stream, buffer)
+    assert (preset.method, preset.stream, preset.buffer_size) == (method, stream, buffer_size)
     assert COMMON <= set(preset.values) <= KEYS[method]
-    assert (preset.notes == ()) == is_published(method, stream, buffer)
+    assert (preset.notes == ()) == is_published(method, stream, buffer_size)
     assert preset.source
     for note in preset.notes:
         assert note
@@ -250,28 +250,30 @@ def test_any_question_has_a_sound_answer(method: str, stream: str, buffer: int |
 
 
 @given(methods.filter(lambda m: m not in WITHOUT_MEMORY), streams, st.integers(1, 10**6))
-def test_the_nearest_buffer_is_nearest_in_ratio(method: str, stream: str, buffer: int) -> None:
+def test_the_nearest_buffer_is_nearest_in_ratio(method: str, stream: str, buffer_size: int) -> None:
     published = published_buffers(method, stream)
-    if not published or buffer in published:
+    if not published or buffer_size in published:
         return
-    nearest = min(published, key=lambda b: (max(b / buffer, buffer / b), b))
-    preset = get(method, stream, buffer)
+    nearest = min(published, key=lambda b: (max(b / buffer_size, buffer_size / b), b))
+    preset = get(method, stream, buffer_size)
     assert preset.values == get(method, stream, nearest).values
     assert preset.notes == (
-        f"no published {method} setting for {stream} with buffer {buffer}: "
+        f"no published {method} setting for {stream} with buffer {buffer_size}: "
         f"taken from buffer {nearest}",
     )
 
 
 @given(methods, streams, buffers)
-def test_changing_an_answer_changes_no_other(method: str, stream: str, buffer: int | None) -> None:
-    first = find(method, stream, buffer)
+def test_changing_an_answer_changes_no_other(
+    method: str, stream: str, buffer_size: int | None
+) -> None:
+    first = find(method, stream, buffer_size)
     if first is None:
         return
     before = copy.deepcopy(first)
     assert isinstance(first.values, dict)
     first.values.clear()
-    assert find(method, stream, buffer) == before
+    assert find(method, stream, buffer_size) == before
 
 
 def test_of_two_equally_near_buffers_the_smaller() -> None:
@@ -346,10 +348,10 @@ def test_a_method_with_memory_needs_a_buffer(method: str) -> None:
     assert find(method, "s-mnist", None) is None
 
 
-@pytest.mark.parametrize("buffer", [0, -200])
-def test_a_buffer_is_positive(buffer: int) -> None:
-    with pytest.raises(ValueError, match=f"buffer is {buffer}; expected a positive number"):
-        find("er", "s-mnist", buffer)
+@pytest.mark.parametrize("buffer_size", [0, -200])
+def test_a_buffer_is_positive(buffer_size: int) -> None:
+    with pytest.raises(ValueError, match=f"buffer is {buffer_size}; expected a positive number"):
+        find("er", "s-mnist", buffer_size)
 
 
 def test_a_preset_travels_to_another_process() -> None:
@@ -359,7 +361,7 @@ def test_a_preset_travels_to_another_process() -> None:
 
 
 def test_needs_the_standard_library_only() -> None:
-    for file in resources.files("remanence.presets").iterdir():
+    for file in resources.files("perdure.presets").iterdir():
         if file.name.endswith(".py"):
             for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
                 modules = (
@@ -370,7 +372,7 @@ def test_needs_the_standard_library_only() -> None:
                     else []
                 )
                 for module in modules:
-                    own = module.startswith("remanence.presets.")
+                    own = module.startswith("perdure.presets.")
                     assert own or module.partition(".")[0] in sys.stdlib_module_names
 
 

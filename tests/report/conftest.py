@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from remanence.report.content import Report, compose
-from remanence.report.page import page
-from remanence.report.reading import collect
+from perdure.report.content import Report, compose
+from perdure.report.page import page
+from perdure.report.reading import collect
 
 from . import made
 from .browser import PROGRAMS, Tab, browser, program

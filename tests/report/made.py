@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from remanence.report.reading import collect
-from remanence.report.runs import Run, Setting
-from remanence.results import RunFolder, settings_hash, write_json
-from remanence.training.build import Settings
-from remanence.training.plan import default_values
+from perdure.report.reading import collect
+from perdure.report.runs import Run, Setting
+from perdure.results import RunFolder, settings_hash, write_json
+from perdure.training.build import Settings
+from perdure.training.plan import default_values
 
 NETWORKS = {
     "clser": ("stable", "plastic", "working"),
@@ -24,7 +24,7 @@ SIGMAS = [0.0, 0.05, 0.1]
 def config(
     stream: str = "s-mnist",
     method: str = "clser",
-    buffer: int | None = 500,
+    buffer_size: int | None = 500,
     *,
     seed: int = 0,
     dataset: str | None = "mnist",
@@ -32,11 +32,11 @@ def config(
     **others: Any,
 ) -> dict[str, Any]:
     """What `config.json` holds of a run on a CPU; `values` are added to the usual ones."""
-    usual = default_values(stream, method, buffer, dataset)
+    usual = default_values(stream, method, buffer_size, dataset)
     settings = Settings(
         stream=stream,
         method=method,
-        buffer=buffer,
+        buffer_size=buffer_size,
         values={**usual, **(values or {})},
         network=others.pop("network", "mlp"),
         dataset=dataset,
@@ -146,7 +146,7 @@ def make_run(
     root: Path,
     stream: str = "s-mnist",
     method: str = "clser",
-    buffer: int | None = 500,
+    buffer_size: int | None = 500,
     *,
     seed: int = 0,
     mean: float = 92.0,
@@ -155,8 +155,8 @@ def make_run(
     **settings: Any,
 ) -> Path:
     """Write a run's folder; networks after the first score half a point less each."""
-    about = config(stream, method, buffer, seed=seed, **settings)
-    folder = RunFolder.place(root, stream, method, buffer, about["hash"], seed)
+    about = config(stream, method, buffer_size, seed=seed, **settings)
+    folder = RunFolder.place(root, stream, method, buffer_size, about["hash"], seed)
     names = NETWORKS.get(method, ("working",))
     folder.begin(about)
     write_json(
@@ -179,9 +179,16 @@ def make_runs(root: Path, *, seeds: int = 3, **settings: Any) -> Path:
     """CLS-ER, Mean-ER, DER++, ER and SGD on s-mnist, several seeds of each."""
     means = {"clser": 92.0, "mean-er": 91.0, "derpp": 91.0, "er": 86.0, "sgd": 19.6}
     for method, mean in means.items():
-        buffer = None if method == "sgd" else 500
+        buffer_size = None if method == "sgd" else 500
         for seed in range(seeds):
-            make_run(root, method=method, buffer=buffer, seed=seed, mean=mean + seed, **settings)
+            make_run(
+                root,
+                method=method,
+                buffer_size=buffer_size,
+                seed=seed,
+                mean=mean + seed,
+                **settings,
+            )
     return root
 
 

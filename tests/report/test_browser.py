@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from remanence.report.content import Report
+from perdure.report.content import Report
 
 from .browser import Tab
 
@@ -114,7 +114,7 @@ def test_the_keyboard_sorts_too(chromium: Tab, page_file: Path, key: tuple[str, 
 
 def test_rows_without_a_number_stay_at_the_end_of_numbers(chromium: Tab, page_file: Path) -> None:
     chromium.open(page_file)
-    place = head(chromium, "buffer")
+    place = head(chromium, "buffer_size")
     chromium.run(f"document.querySelectorAll('{RESULTS} th button')[{place}].click()")
     assert column(chromium, place) == ["–", "500", "500", "500", "500"]
 
@@ -125,7 +125,7 @@ def test_a_link_opens_the_setting_with_its_command(chromium: Tab, page_file: Pat
     chromium.run(f"document.querySelector('{RESULTS} tbody a').click()")
     opened = "document.querySelector('details.setting[open] pre').textContent"
     chromium.run("new Promise(done => setTimeout(done, 100))")
-    assert chromium.run(opened).startswith("remanence run s-mnist --method clser")
+    assert chromium.run(opened).startswith("perdure run s-mnist --method clser")
 
 
 def test_dark_is_dark_and_drawings_follow(chromium: Tab, page_file: Path) -> None:

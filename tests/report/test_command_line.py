@@ -1,4 +1,4 @@
-"""`remanence report` as a user meets it."""
+"""`perdure report` as a user meets it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from remanence.cli import main
+from perdure.cli import main
 
 from . import made
 
@@ -50,7 +50,9 @@ def test_tables_alone(form: str, begins: str, capfd: pytest.CaptureFixture[str])
 
 
 def test_figures_as_pdf_and_a_title_of_ones_own() -> None:
-    (made.make_run(Path("a"), method="sgd", buffer=None, analysed=False) / "events.jsonl").unlink()
+    (
+        made.make_run(Path("a"), method="sgd", buffer_size=None, analysed=False) / "events.jsonl"
+    ).unlink()
     words = ["report", "a", "-o", "deep/er/x.md", "--format", "md", "--title", "My *runs*"]
     assert main([*words, "--figures", "f", "--figure-format", "pdf", "--as-is"]) == 0
     assert Path("deep/er/x.md").read_text().startswith("# My \\*runs\\*\n")
@@ -72,7 +74,7 @@ def test_missing_analyses_are_made_from_real_runs(capfd: pytest.CaptureFixture[s
         *("agreement", "losses", "provided", "memory"),
     }
     text = Path("report.md").read_text()
-    assert "remanence run s-mnist --method clser --buffer 500 --seeds 0 --epochs 1" in text
+    assert "perdure run s-mnist --method clser --buffer 500 --seeds 0 --epochs 1" in text
     assert "paper" not in text.split("## The paper's claims")[0].replace("the paper's figures", "")
     assert main(["report", "--format", "md"]) == 0
     assert "analysing" not in capfd.readouterr().err
@@ -91,7 +93,7 @@ def test_where_data_are_not_there_the_report_says_so(capfd: pytest.CaptureFixtur
     ("words", "complaint"),
     [
         (["nowhere"], "nowhere is not a folder; expected one with runs in it"),
-        (["empty"], "there are no runs in empty; `remanence run --out DIR` makes some"),
+        (["empty"], "there are no runs in empty; `perdure run --out DIR` makes some"),
         (["runs", "-o", "file/x.html"], "-o file cannot be written"),
         (["runs", "-o", "empty"], "-o empty is a folder; expected the name of a file"),
         (["runs", "--figures", "file"], "--figures file cannot be written"),
@@ -107,7 +109,7 @@ def test_bad_input_is_answered_in_one_sentence(
     assert main(["report", *words, "--as-is"]) == 2
     out, err = capfd.readouterr()
     assert out == ""
-    assert err.startswith("remanence: ")
+    assert err.startswith("perdure: ")
     assert complaint in err
     assert err.count("\n") == 1
     assert Path("file").read_text() == "kept"

@@ -13,15 +13,15 @@ from typing import Any
 
 import pytest
 
-from remanence import catalog
-from remanence.analysis import AnalysisSettings
-from remanence.cli import RunOptions, main, parse
-from remanence.report.commands import analysis_command, command
-from remanence.report.reading import collect
-from remanence.report.runs import Run, Setting
-from remanence.results import RunFolder, settings_hash
-from remanence.training.build import Settings
-from remanence.training.plan import parse_seeds, plan
+from perdure import catalog
+from perdure.analysis import AnalysisSettings
+from perdure.cli import RunOptions, main, parse
+from perdure.report.commands import analysis_command, command
+from perdure.report.reading import collect
+from perdure.report.runs import Run, Setting
+from perdure.results import RunFolder, settings_hash
+from perdure.training.build import Settings
+from perdure.training.plan import parse_seeds, plan
 
 from . import made
 
@@ -45,7 +45,7 @@ def planned_by(words: list[str], monkeypatch: pytest.MonkeyPatch) -> Settings:
         raise PlannedError(plan(*arguments, **named))
 
     with monkeypatch.context() as patch:
-        patch.setattr(sys.modules["remanence.training.plan"], "plan", only_plan)
+        patch.setattr(sys.modules["perdure.training.plan"], "plan", only_plan)
         with pytest.raises(PlannedError) as found:
             main(words)
     settings = found.value.args[0]
@@ -68,7 +68,7 @@ def again(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> str:
     text = command(setting_of(settings))
     assert text is not None
     program, *words = shlex.split(text)
-    assert program == "remanence"
+    assert program == "perdure"
     assert isinstance(parse(words), RunOptions)
     found = planned_by(words, monkeypatch)
     assert settings_hash(found.deciding()) == settings_hash(settings.deciding())
@@ -81,7 +81,7 @@ def test_every_method_as_published(method: str, monkeypatch: pytest.MonkeyPatch)
     text = again(plan(method=method, dataset="mnist5k"), monkeypatch)
     buffer = "" if method in ("sgd", "joint") else " --buffer 500"
     assert text == (
-        f"remanence run s-mnist --method {method}{buffer} --seeds 0 --dataset mnist5k --device cpu"
+        f"perdure run s-mnist --method {method}{buffer} --seeds 0 --dataset mnist5k --device cpu"
     )
 
 
@@ -91,14 +91,14 @@ def test_every_method_as_published(method: str, monkeypatch: pytest.MonkeyPatch)
         {"given": {"lr": 0.03, "memory_batch": 64, "stable_rate": 1.0}},
         {"given": {"epochs": 1, "consistency_weight": 1e-05}},
         {"given": {"lr": 1}},  # from Python: a whole number where the flag would make 1.0
-        {"buffer": 123, "max_steps": 30},
+        {"buffer_size": 123, "max_steps": 30},
         {"update": "every", "method": "mean-er"},
         {"stream": "r-mnist", "stream_seed": 7},
         {"stream": "p-mnist", "stream_seed": "per-run"},
-        {"validation": 0.1, "network": "remanence.networks:mlp"},
+        {"validation": 0.1, "network": "perdure.networks:mlp"},
         {"method": "gss", "given": {"gss_batch": 5}},
         {"stream": "mnist-360", "method": "derpp", "given": {"alpha": 0.25}},
-        {"method": "remanence.learners:ER", "given": {"lr": 0.5, "memory_batch": 8}},
+        {"method": "perdure.learners:ER", "given": {"lr": 0.5, "memory_batch": 8}},
     ],
     ids=repr,
 )
@@ -120,7 +120,7 @@ def test_seeds_are_those_that_finished(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_command_behind_an_analysis(tmp_path: Path) -> None:
     folder = made.make_run(tmp_path / "my runs")
     (found,) = collect([tmp_path / "my runs"]).settings
-    usual = f"remanence analyze 'my runs/s-mnist/{folder.parent.name}'"
+    usual = f"perdure analyze 'my runs/s-mnist/{folder.parent.name}'"
     assert analysis_command(found) == usual
     content = made.analysis(["stable", "plastic", "working"])
     asked = AnalysisSettings(sigmas=(0.0, 0.5), draws=2)
@@ -148,7 +148,7 @@ def test_ranks_are_started_together_one_seed_at_a_time() -> None:
     text = command(setting_of(settings, (0, 1)))
     assert text is not None
     first, second = text.split(" && ")
-    start = "torchrun --nproc-per-node 2 -m remanence run s-mnist --method clser --buffer 500"
+    start = "torchrun --nproc-per-node 2 -m perdure run s-mnist --method clser --buffer 500"
     assert first == f"{start} --seeds 0 --dataset mnist5k --device cpu"
     assert second == f"{start} --seeds 1 --dataset mnist5k --device cpu"
 

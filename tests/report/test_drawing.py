@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from remanence.report.drawing import LONGEST, TURNS, inline_svg, save
-from remanence.report.figures import figures, overview
-from remanence.report.panels import Areas, Bars, Curves, Figure, HeatMap, Line, Look, Series
-from remanence.report.reading import collect
-from remanence.report.style import DARK, LIGHT
+from perdure.report.drawing import LONGEST, TURNS, inline_svg, save
+from perdure.report.figures import figures, overview
+from perdure.report.panels import Areas, Bars, Curves, Figure, HeatMap, Line, Look, Series
+from perdure.report.reading import collect
+from perdure.report.style import DARK, LIGHT
 
 from . import made
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from remanence.report.figures import figures, overview
-from remanence.report.figures.training import MOST_POINTS, thinned
-from remanence.report.panels import Areas, Bars, Curves, Dots, Figure, HeatMap, Reliability
-from remanence.report.reading import collect
+from perdure.report.figures import figures, overview
+from perdure.report.figures.training import MOST_POINTS, thinned
+from perdure.report.panels import Areas, Bars, Curves, Dots, Figure, HeatMap, Reliability
+from perdure.report.reading import collect
 
 from . import made
 

@@ -8,11 +8,11 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
-from remanence.report.content import Report, compose
-from remanence.report.latex import latex
-from remanence.report.markdown import markdown
-from remanence.report.page import page
-from remanence.report.reading import collect
+from perdure.report.content import Report, compose
+from perdure.report.latex import latex
+from perdure.report.markdown import markdown
+from perdure.report.page import page
+from perdure.report.reading import collect
 
 from . import made
 
@@ -81,7 +81,7 @@ def test_what_it_says(report: Report, html: str) -> None:
     for words in (
         "10 runs: CLS-ER, Mean-ER, DER++, ER and SGD on s-mnist.",
         "92.05 ± 0.32",
-        "remanence run s-mnist --method clser --buffer 500 --seeds 0:2 --dataset mnist",
+        "perdure run s-mnist --method clser --buffer 500 --seeds 0:2 --dataset mnist",
         "Table S1: the networks of CLS-ER",
         "CLS-ER converges to flatter minima than ER and DER++.",
         "finished",
@@ -89,7 +89,7 @@ def test_what_it_says(report: Report, html: str) -> None:
         assert words in html
     for words in ("| CLS-ER | 500 | stable | 92.50 ± 0.71 |", "```sh", "not borne out"):
         assert words in markdown(report)
-    for words in (r"\toprule", r"92.50 $\pm$ 0.71", r"% remanence run s-mnist --method clser"):
+    for words in (r"\toprule", r"92.50 $\pm$ 0.71", r"% perdure run s-mnist --method clser"):
         assert words in latex(report)
 
 

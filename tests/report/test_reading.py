@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from remanence.report.content import compose
-from remanence.report.markdown import markdown
-from remanence.report.reading import collect
+from perdure.report.content import compose
+from perdure.report.markdown import markdown
+from perdure.report.reading import collect
 
 from . import made
 
@@ -72,7 +72,7 @@ def test_setups_that_would_share_a_name_are_told_apart(tmp_path: Path) -> None:
 def test_labels_say_where_a_setting_departs_from_the_usual(tmp_path: Path) -> None:
     made.make_run(tmp_path)
     made.make_run(tmp_path, values={"stable_rate": 0.5})
-    made.make_run(tmp_path, buffer=200)
+    made.make_run(tmp_path, buffer_size=200)
     made.make_run(tmp_path, update="every")
     (setup,) = collect([tmp_path]).setups
     assert [s.label for s in setup.settings] == [
@@ -87,8 +87,8 @@ def test_figures_compare_one_setting_of_each_method_the_usual_one_first(tmp_path
     for seed in range(3):
         made.make_run(tmp_path, seed=seed, values={"stable_rate": 0.5}, dataset="mnist5k")
     made.make_run(tmp_path, dataset="mnist5k")
-    made.make_run(tmp_path, method="er", buffer=200, dataset="mnist5k")
-    made.make_run(tmp_path, method="sgd", buffer=None, dataset="mnist5k")
+    made.make_run(tmp_path, method="er", buffer_size=200, dataset="mnist5k")
+    made.make_run(tmp_path, method="sgd", buffer_size=None, dataset="mnist5k")
     (setup,) = collect([tmp_path]).setups
     assert setup.buffers() == [200, 500]
     assert [s.label for s in setup.comparison(500)] == ["CLS-ER 500", "SGD"]

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from remanence.report import tables
-from remanence.report.paper_tables import paper_tables
-from remanence.report.reading import collect
-from remanence.report.tables import Table
+from perdure.report import tables
+from perdure.report.paper_tables import paper_tables
+from perdure.report.reading import collect
+from perdure.report.tables import Table
 
 from . import made
 
@@ -74,7 +74,7 @@ def test_where_tests_overlap_the_last_one_alone_has_a_column(tmp_path: Path) -> 
 
 def test_the_edge_of_the_spread_is_within_it(tmp_path: Path) -> None:
     made.make_run(tmp_path, mean=92.05 - 0.32)
-    made.make_run(tmp_path, buffer=200, mean=89.54 - 0.22)
+    made.make_run(tmp_path, buffer_size=200, mean=89.54 - 0.22)
     (setup,) = collect([tmp_path]).setups
     column = tables.results(setup).columns.index("within")
     rows = texts(tables.results(setup))
@@ -112,11 +112,11 @@ def test_mnist5k_never_even_if_its_config_claims_so(tmp_path: Path) -> None:
 
 def test_tables_1_and_2_hold_what_was_run(tmp_path: Path) -> None:
     made.make_runs(tmp_path)
-    made.make_run(tmp_path, buffer=200, mean=89.5)
+    made.make_run(tmp_path, buffer_size=200, mean=89.5)
     made.make_run(tmp_path, "mnist-360", tests=["all"], mean=70.0)
     found = of_the_paper(tmp_path)
     first = found["table-1"]
-    assert first.columns == ("buffer", "method", "s-mnist")
+    assert first.columns == ("buffer_size", "method", "s-mnist")
     assert [row[:2] for row in texts(first)] == [
         ["–", "SGD"],
         ["200", "CLS-ER"],
@@ -130,7 +130,7 @@ def test_tables_1_and_2_hold_what_was_run(tmp_path: Path) -> None:
     assert (second.text, second.beside, second.mood) == ("70.00", "75.70 ± 0.41", "outside")
     assert "table-3" not in found
     assert len(first.commands) == 5
-    assert all(line.startswith("remanence run s-mnist ") for line in first.commands)
+    assert all(line.startswith("perdure run s-mnist ") for line in first.commands)
 
 
 def test_table_s1_gives_each_network_its_figure(tmp_path: Path) -> None:

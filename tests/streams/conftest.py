@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from remanence.data.dataset import Dataset
-from remanence.records import Samples
+from perdure.data.dataset import Dataset
+from perdure.records import Samples
 
 
 def _samples(counts: list[int], seed: int) -> Samples:
@@ -14,10 +14,10 @@ def _samples(counts: list[int], seed: int) -> Samples:
     draws = torch.Generator().manual_seed(seed)
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     labels = labels[torch.randperm(len(labels), generator=draws)]
-    images = torch.randint(256, (len(labels), 3, 5, 5), generator=draws, dtype=torch.uint8)
+    inputs = torch.randint(256, (len(labels), 3, 5, 5), generator=draws, dtype=torch.uint8)
     rows = torch.arange(len(labels))
-    images[:, :, 2, 2] = torch.stack([rows // 65536, rows // 256 % 256, rows % 256], 1).byte()
-    return Samples(images, labels)
+    inputs[:, :, 2, 2] = torch.stack([rows // 65536, rows // 256 % 256, rows % 256], 1).byte()
+    return Samples(inputs, labels)
 
 
 @pytest.fixture(scope="session")

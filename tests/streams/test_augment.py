@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from scipy import stats
 from torch import Tensor
 
-from remanence.streams import CIFAR10, TINY_IMAGENET, CropFlip, Normalise, Scale
+from perdure.streams import CIFAR10, TINY_IMAGENET, CropFlip, Normalise, Scale
 
 
 def pictures(n: int, *, channels: int = 3, height: int = 6, width: int = 5) -> Tensor:
@@ -43,16 +43,16 @@ def test_each_image_becomes_a_crop_of_itself_and_all_are_equally_likely(padding:
 
 
 def test_images_of_a_batch_keep_their_places_and_draw_apart() -> None:
-    images = pictures(64)
-    out = CropFlip(2)(images, torch.Generator().manual_seed(0))
-    met = [crops(image, 2)[each.numpy().tobytes()] for image, each in zip(images, out, strict=True)]
+    inputs = pictures(64)
+    out = CropFlip(2)(inputs, torch.Generator().manual_seed(0))
+    met = [crops(image, 2)[each.numpy().tobytes()] for image, each in zip(inputs, out, strict=True)]
     assert len(set(met)) > 20
 
 
 def test_neighbouring_images_draw_independently() -> None:
-    images = pictures(1).expand(6000, -1, -1, -1)
-    possible = crops(images[0], 1)
-    out = CropFlip(1)(images, torch.Generator().manual_seed(3))
+    inputs = pictures(1).expand(6000, -1, -1, -1)
+    possible = crops(inputs[0], 1)
+    out = CropFlip(1)(inputs, torch.Generator().manual_seed(3))
     drawn = [possible[each.numpy().tobytes()] for each in out]
     for part in range(3):
         pairs = Counter((a[part], b[part]) for a, b in zip(drawn[::2], drawn[1::2], strict=True))
@@ -62,18 +62,18 @@ def test_neighbouring_images_draw_independently() -> None:
 
 
 def test_crops_come_from_the_generator_alone_and_leave_the_images() -> None:
-    images = pictures(32)
-    before = images.clone()
-    one, same, other = (CropFlip()(images, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
+    inputs = pictures(32)
+    before = inputs.clone()
+    one, same, other = (CropFlip()(inputs, torch.Generator().manual_seed(s)) for s in (0, 0, 1))
     assert torch.equal(one, same)
     assert not torch.equal(one, other)
-    assert torch.equal(images, before)
+    assert torch.equal(inputs, before)
 
 
 def test_floats_are_cropped_as_they_are() -> None:
-    images = pictures(8)
+    inputs = pictures(8)
     bytes_, floats = (
-        CropFlip()(x, torch.Generator().manual_seed(0)) for x in (images, images.float())
+        CropFlip()(x, torch.Generator().manual_seed(0)) for x in (inputs, inputs.float())
     )
     assert floats.dtype == torch.float32
     assert torch.equal(bytes_.float(), floats)
@@ -81,11 +81,11 @@ def test_floats_are_cropped_as_they_are() -> None:
 
 @pytest.mark.parametrize("normalise", [CIFAR10, TINY_IMAGENET], ids=["cifar", "tiny"])
 def test_normalise_is_less_mean_over_deviation(normalise: Normalise) -> None:
-    images = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 16, 16)
+    inputs = torch.arange(256, dtype=torch.uint8).repeat(3).view(1, 3, 16, 16)
     mean = torch.tensor(normalise.mean, dtype=torch.float64)[:, None, None]
     std = torch.tensor(normalise.std, dtype=torch.float64)[:, None, None]
-    expected = ((images / 255).double() - mean) / std
-    for raw in (images, images / 255, images.double() / 255):
+    expected = ((inputs / 255).double() - mean) / std
+    for raw in (inputs, inputs / 255, inputs.double() / 255):
         out = normalise(raw)
         assert out.dtype == torch.float32
         torch.testing.assert_close(out.double(), expected, atol=1e-6, rtol=1e-6)
@@ -102,10 +102,10 @@ def test_what_evaluation_called_first_serves_training_too() -> None:
     normalise = Normalise(mean=(0.3,), std=(0.2,))
     with torch.inference_mode():
         normalise(torch.zeros(1, 1, 2, 2))
-    images = torch.zeros(1, 1, 2, 2, requires_grad=True)
-    normalise(images).sum().backward()  # type: ignore[no-untyped-call]
-    assert images.grad is not None
-    torch.testing.assert_close(images.grad, torch.full((1, 1, 2, 2), 5.0))
+    inputs = torch.zeros(1, 1, 2, 2, requires_grad=True)
+    normalise(inputs).sum().backward()  # type: ignore[no-untyped-call]
+    assert inputs.grad is not None
+    torch.testing.assert_close(inputs.grad, torch.full((1, 1, 2, 2), 5.0))
 
 
 def test_they_are_written_as_they_are_built() -> None:
@@ -118,14 +118,14 @@ def test_they_are_written_as_they_are_built() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_both_run_inside_a_cuda_graph_without_waiting_for_the_device() -> None:
-    images = pictures(64).cuda()
+    inputs = pictures(64).cuda()
     draws = torch.Generator("cuda").manual_seed(0)
     augment, normalise = CropFlip(), CIFAR10
-    expected = normalise(augment(images, draws))  # also fills the cache of constants
+    expected = normalise(augment(inputs, draws))  # also fills the cache of constants
     graph = torch.cuda.CUDAGraph()
     graph.register_generator_state(draws)
     with torch.cuda.graph(graph):  # which refuses whatever waits for the device
-        out = normalise(augment(images, draws))
+        out = normalise(augment(inputs, draws))
     draws.manual_seed(0)
     graph.replay()
     assert torch.equal(out, expected)

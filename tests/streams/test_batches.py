@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from remanence.streams import from_batches
+from perdure.streams import from_batches
 
 Batch = tuple[Tensor, Tensor]
 
@@ -24,7 +24,7 @@ def endless() -> Iterator[Batch]:
 
 
 def numbers(batches: Any) -> list[int]:
-    return [int(each.images.flatten()[0]) for each in batches]
+    return [int(each.inputs.flatten()[0]) for each in batches]
 
 
 def stream_of(batches: Any, **more: Any) -> Any:
@@ -99,14 +99,14 @@ def test_a_data_loader_is_taken_as_it_is() -> None:
     (task,) = stream_of(DataLoader(data, batch_size=4)).tasks
     assert task.steps(32) == 3
     shown = list(task.epoch(32, torch.Generator()))
-    assert torch.equal(torch.cat([b.images for b in shown]), data.tensors[0])
+    assert torch.equal(torch.cat([b.inputs for b in shown]), data.tensors[0])
 
 
 def test_arrays_are_taken() -> None:
     pair = np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 1, 1])
     (task,) = stream_of([pair]).tasks
     (shown,) = task.epoch(32, torch.Generator())
-    assert (shown.images.dtype, shown.labels.dtype) == (torch.uint8, torch.int64)
+    assert (shown.inputs.dtype, shown.labels.dtype) == (torch.uint8, torch.int64)
 
 
 def test_joined_collects_them() -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from remanence.data.dataset import Dataset
-from remanence.records import Samples
-from remanence.streams import Stream, from_tensors, gcil, mnist360, permuted, rotated, split
-from remanence.streams.checksum import checksum
+from perdure.data.dataset import Dataset
+from perdure.records import Samples
+from perdure.streams import Stream, from_tensors, gcil, mnist360, permuted, rotated, split
+from perdure.streams.checksum import checksum
 
 Builder = Callable[[Dataset, int], Stream]
 
@@ -31,7 +31,7 @@ BUILDERS: dict[str, Builder] = {
     "split": lambda dataset, seed: split(dataset, 5, "s-digits"),
     "mnist360": lambda dataset, seed: mnist360(dataset),
     "own": lambda dataset, seed: from_tensors(
-        dataset.train.images, dataset.train.labels, groups=[(0, 1), (5, 2)], test=dataset.test
+        dataset.train.inputs, dataset.train.labels, groups=[(0, 1), (5, 2)], test=dataset.test
     ),
 }
 
@@ -62,7 +62,7 @@ def contents(stream: Stream, batch: int = 16, seed: int = 0) -> str:
     shown = [b for task in stream.tasks for b in task.epoch(batch, order)]
     held_out = [test.samples() for test in stream.tests]
     rows = [test.rows for test in stream.tests if test.rows is not None]
-    return checksum(*(t for s in (*shown, *held_out) for t in (s.images, s.labels)), *rows)
+    return checksum(*(t for s in (*shown, *held_out) for t in (s.inputs, s.labels)), *rows)
 
 
 def test_the_same_seed_gives_the_same_stream(digits: Dataset, build: Builder) -> None:
@@ -99,9 +99,9 @@ def test_the_order_of_a_run_does_not_change_the_composition(
 
 
 def test_the_checksum_is_that_of_the_data_too(digits: Dataset, build: Builder) -> None:
-    images = digits.train.images.clone()
-    images[0, 0, 0, 0] ^= 1
-    changed = replace(digits, train=Samples(images, digits.train.labels), checksum="other")
+    inputs = digits.train.inputs.clone()
+    inputs[0, 0, 0, 0] ^= 1
+    changed = replace(digits, train=Samples(inputs, digits.train.labels), checksum="other")
     assert build(changed, 3).checksum != build(digits, 3).checksum
     assert len(build(digits, 3).checksum) == 64
 
@@ -121,7 +121,7 @@ def test_a_later_start_goes_on_with_the_same_epoch(
         rest = list(task.epoch(8, order, start))
         assert len(rest) == len(whole) - start
         for a, b in zip(whole[start:], rest, strict=True):
-            assert torch.equal(a.images, b.images)
+            assert torch.equal(a.inputs, b.inputs)
             assert torch.equal(a.labels, b.labels)
         if start < len(whole):  # and the generator goes on as if all had been shown
             full = torch.Generator().manual_seed(1)
@@ -133,8 +133,8 @@ def test_images_keep_their_shape_and_type(digits: Dataset, build: Builder) -> No
     stream = build(digits, 3)
     for task in stream.tasks:
         batch = next(task.epoch(8, torch.Generator()))
-        assert tuple(batch.images.shape[1:]) == stream.shape == (3, 5, 5)
-        assert (batch.images.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
+        assert tuple(batch.inputs.shape[1:]) == stream.shape == (3, 5, 5)
+        assert (batch.inputs.dtype, batch.labels.dtype) == (torch.uint8, torch.int64)
         assert int(batch.labels.max()) < stream.classes
 
 
@@ -143,9 +143,9 @@ def test_images_keep_their_shape_and_type(digits: Dataset, build: Builder) -> No
 def test_a_stream_is_the_same_on_a_gpu_and_lives_there(digits: Dataset, build: Builder) -> None:
     there = build(digits.to("cuda"), 3)
     for task in there.tasks:
-        assert next(task.epoch(8, torch.Generator())).images.is_cuda
+        assert next(task.epoch(8, torch.Generator())).inputs.is_cuda
     for test in there.tests:
-        assert test.samples().images.is_cuda
+        assert test.samples().inputs.is_cuda
         assert test.rows is None or test.rows.is_cuda
     assert contents(there) == contents(build(digits, 3))
     assert there.checksum == build(digits, 3).checksum

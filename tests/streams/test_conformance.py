@@ -1,4 +1,4 @@
-"""Every stream of the catalog keeps the rules of `remanence.testing`."""
+"""Every stream of the catalog keeps the rules of `perdure.testing`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from functools import cache
 import pytest
 import torch
 
-from remanence import catalog
-from remanence.data import Dataset
-from remanence.records import Samples
-from remanence.streams import Stream, from_batches, from_dataset, from_tensors
-from remanence.testing import STREAM_CHECKS, StreamCheck
+from perdure import catalog
+from perdure.data import Dataset
+from perdure.records import Samples
+from perdure.streams import Stream, from_batches, from_dataset, from_tensors
+from perdure.testing import STREAM_CHECKS, StreamCheck
 
 SHAPES = {
     "mnist": ((1, 28, 28), 10, 7),
@@ -26,8 +26,8 @@ def samples(shape: tuple[int, ...], classes: int, each: int, seed: int) -> Sampl
     draws = torch.Generator().manual_seed(seed)
     labels = torch.arange(classes).repeat(each)
     labels = labels[torch.randperm(len(labels), generator=draws)]
-    images = torch.randint(256, (len(labels), *shape), generator=draws, dtype=torch.uint8)
-    return Samples(images, labels)
+    inputs = torch.randint(256, (len(labels), *shape), generator=draws, dtype=torch.uint8)
+    return Samples(inputs, labels)
 
 
 def dataset(name: str, *, seed: int = 0, small: bool = False, each: int | None = None) -> Dataset:
@@ -47,14 +47,14 @@ def build(name: str, seed: int = 0) -> Stream:
 
 
 def own_tensors() -> Stream:
-    images, labels, _ = samples((1, 5, 4), 6, 10, 0)
+    inputs, labels, _ = samples((1, 5, 4), 6, 10, 0)
     groups = [(0, 1, 5), (2,), (3, 4)]
-    return from_tensors(images, labels, groups=groups, test=(images[:40], labels[:40]))
+    return from_tensors(inputs, labels, groups=groups, test=(inputs[:40], labels[:40]))
 
 
 def own_dataset() -> Stream:
-    images, labels, _ = samples((7,), 3, 20, 0)
-    pairs = torch.utils.data.TensorDataset(images / 255, labels)
+    inputs, labels, _ = samples((7,), 3, 20, 0)
+    pairs = torch.utils.data.TensorDataset(inputs / 255, labels)
     return from_dataset(pairs, tasks=[range(25), range(10, 60)], tests=[pairs, pairs])
 
 
@@ -89,7 +89,7 @@ def test_equal_builds_give_equal_batches(name: str) -> None:
     tasks = zip(stream(name).tasks, build(name).tasks, strict=True)
     for one, other in tasks:
         first, second = (next(task.epoch(8, torch.Generator())) for task in (one, other))
-        assert first.images.equal(second.images)
+        assert first.inputs.equal(second.inputs)
         assert first.labels.equal(second.labels)
         one.release()
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from scipy import stats
 
-from remanence.data.dataset import Dataset
-from remanence.records import Samples
-from remanence.streams import CIFAR10, CropFlip, Stream, gcil
+from perdure.data.dataset import Dataset
+from perdure.records import Samples
+from perdure.streams import CIFAR10, CropFlip, Stream, gcil
 
 _FIRST_SHOWN = """
 19 29 0 11 1 86 90 28 23 31 39 96 82 17 71 8 97 80 74 59 70 87 84 64 52 42 47 65 21 22 81
@@ -25,10 +25,10 @@ def dataset(order: list[int], each: int) -> Dataset:
     """`each` images of every class and 10 of the test; three bytes that spell class and row."""
     labels = torch.tensor(order).repeat(each)
     rows = torch.arange(len(labels))
-    images = torch.stack([labels, rows // 256, rows % 256], 1).byte()[..., None, None]
+    inputs = torch.stack([labels, rows // 256, rows % 256], 1).byte()[..., None, None]
     test = torch.arange(len(order)).repeat(10)
     test_images = torch.stack([test, test, test], 1).byte()[..., None, None]
-    return Dataset("classes", Samples(images, labels), Samples(test_images, test), len(order), "c")
+    return Dataset("classes", Samples(inputs, labels), Samples(test_images, test), len(order), "c")
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +54,22 @@ def test_phases_keep_within_their_bounds_and_no_sample_comes_twice(stream: Strea
     assert len(stream.tasks) == len(stream.tests) == 20
     shown = []
     for task in stream.tasks:
-        images, labels, _ = task.samples()
+        inputs, labels, _ = task.samples()
         assert 1 <= len(set(labels.tolist())) <= 50
         assert 1 <= len(labels) <= 1000
         assert task.steps(32) == len(labels) // 32
-        shown += [tuple(image.flatten().tolist()[1:]) for image in images]
+        shown += [tuple(image.flatten().tolist()[1:]) for image in inputs]
     assert len(set(shown)) == len(shown)
 
 
 def test_classes_are_renumbered_in_order_of_first_appearance(stream: Stream) -> None:
     number: dict[int, int] = {}
     for task in stream.tasks:
-        images, labels, _ = task.samples()
-        for original, new in zip(images[:, 0, 0, 0].tolist(), labels.tolist(), strict=True):
+        inputs, labels, _ = task.samples()
+        for original, new in zip(inputs[:, 0, 0, 0].tolist(), labels.tolist(), strict=True):
             assert number.setdefault(original, len(number)) == new
     for original, new in zip(
-        stream.tests[0].samples().images[:, 0, 0, 0].tolist(),
+        stream.tests[0].samples().inputs[:, 0, 0, 0].tolist(),
         stream.tests[0].samples().labels.tolist(),
         strict=True,
     ):
@@ -105,7 +105,7 @@ def first_phases(weights: str, seeds: int) -> list[Counter[int]]:
         gcil(plenty, weights=weights, seed=s, phases=1, size=SIZE, most=MOST)  # type: ignore[arg-type]
         for s in range(seeds)
     )
-    return [Counter(s.tasks[0].samples().images[:, 0, 0, 0].tolist()) for s in streams]
+    return [Counter(s.tasks[0].samples().inputs[:, 0, 0, 0].tolist()) for s in streams]
 
 
 @pytest.mark.parametrize(("weights", "decay"), [("uniform", 1.0), ("longtail", 0.984)])

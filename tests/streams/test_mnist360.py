@@ -6,9 +6,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from remanence.data.dataset import Dataset
-from remanence.records import Samples
-from remanence.streams import ComposedTask, mnist360
+from perdure.data.dataset import Dataset
+from perdure.records import Samples
+from perdure.streams import ComposedTask, mnist360
 
 MNIST = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 """Training images of each digit."""
@@ -33,7 +33,7 @@ def one_task(dataset: Dataset) -> ComposedTask:
 @pytest.mark.parametrize("batch", [1, 3, 16, 100])
 def test_the_stream_follows_the_rule_image_by_image(digits: Dataset, batch: int) -> None:
     """The rule of the protocol, followed one image at a time."""
-    labels, images = digits.train.labels, digits.train.images
+    labels, inputs = digits.train.labels, digits.train.inputs
     rows = {d: (labels == d).nonzero()[:, 0].tolist() for d in range(9)}
     chunks = {}
     for d, of_digit in rows.items():
@@ -52,11 +52,11 @@ def test_the_stream_follows_the_rule_image_by_image(digits: Dataset, batch: int)
                 takes = {pair[0]: take, pair[1]: min(b, batch - take)}
                 shown = next(batches)
                 assert shown.labels.tolist() == [d for d in pair for _ in range(takes[d])]
-                for image, d in zip(shown.images, shown.labels.tolist(), strict=True):
+                for image, d in zip(shown.inputs, shown.labels.tolist(), strict=True):
                     row = row_of(image)
                     left[d].remove(row)  # a KeyError, were it drawn twice or of another chunk
                     degrees = (d - 1) * 60 + drawn[d] * 360 / len(rows[d])
-                    assert torch.equal(image, turned(images[row], degrees))
+                    assert torch.equal(image, turned(inputs[row], degrees))
                     drawn[d] += 1
     assert next(batches, None) is None
 
@@ -79,22 +79,22 @@ def test_full_mnist_gives_the_published_numbers() -> None:
 def test_the_order_generator_alone_decides_what_is_drawn(digits: Dataset) -> None:
     task = one_task(digits)
     one, same, other = (task.collect(16, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
-    assert torch.equal(one.images, same.images)
+    assert torch.equal(one.inputs, same.inputs)
     assert torch.equal(one.labels, other.labels)
-    assert not torch.equal(one.images, other.images)
+    assert not torch.equal(one.inputs, other.inputs)
 
 
 def test_the_test_has_every_image_turned_by_its_number_within_its_digit(digits: Dataset) -> None:
     stream = mnist360(digits)
     (test,) = stream.tests
-    images, labels, _ = test.samples()
+    inputs, labels, _ = test.samples()
     wanted = (digits.test.labels < 9).nonzero()[:, 0]
     assert torch.equal(labels, digits.test.labels[wanted])
     met = dict.fromkeys(range(9), 0)
-    for image, row in zip(images, wanted.tolist(), strict=True):
+    for image, row in zip(inputs, wanted.tolist(), strict=True):
         digit = int(digits.test.labels[row])
         degrees = met[digit] * 360 / int((digits.test.labels == digit).sum())
-        assert torch.equal(image, turned(digits.test.images[row], degrees))
+        assert torch.equal(image, turned(digits.test.inputs[row], degrees))
         met[digit] += 1
     assert test.samples() is test.samples()
     assert (test.rows, test.classes, test.since) == (None, None, 0)
@@ -108,23 +108,23 @@ def test_there_are_ten_outputs_and_no_boundaries(digits: Dataset) -> None:
 
 
 def test_every_digit_must_be_there(digits: Dataset) -> None:
-    few = Samples(digits.train.images[:3], torch.arange(3))
+    few = Samples(digits.train.inputs[:3], torch.arange(3))
     with pytest.raises(ValueError, match="needs images of digits 0 to 8"):
         mnist360(Dataset("few", few, few, classes=10, checksum=""))
 
 
 def test_drawing_with_replacement_repeats_images_and_keeps_the_counts() -> None:
     rows = torch.arange(900)
-    images = torch.zeros(900, 3, 5, 5, dtype=torch.uint8)
-    images[:, 1, 2, 2], images[:, 2, 2, 2] = rows // 256, rows % 256
-    samples = Samples(images, rows % 9)
+    inputs = torch.zeros(900, 3, 5, 5, dtype=torch.uint8)
+    inputs[:, 1, 2, 2], inputs[:, 2, 2, 2] = rows // 256, rows % 256
+    samples = Samples(inputs, rows % 9)
     dataset = Dataset("small", samples, samples, classes=10, checksum="c")
     once, again = mnist360(dataset), mnist360(dataset, replacement=True)
     shown = []
     for stream in (once, again):
         (task,) = stream.tasks
         assert isinstance(task, ComposedTask)
-        shown.append([row_of(i) for i in task.collect(16, torch.Generator()).images])
+        shown.append([row_of(i) for i in task.collect(16, torch.Generator()).inputs])
     assert len(shown[0]) == len(shown[1])
     assert len(set(shown[0])) == len(shown[0])
     assert len(set(shown[1])) < 0.8 * len(shown[1])

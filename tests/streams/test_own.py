@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from remanence.data.dataset import Dataset
-from remanence.streams import CropFlip, Scale, Stream, from_dataset, from_tensors
+from perdure.data.dataset import Dataset
+from perdure.streams import CropFlip, Scale, Stream, from_dataset, from_tensors
 
 IMAGES = torch.arange(8 * 3, dtype=torch.uint8).view(8, 1, 1, 3)
 LABELS = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
@@ -22,7 +22,7 @@ def labels_by_task(stream: Stream) -> list[list[int]]:
 def test_without_tasks_it_is_one_task_without_boundaries() -> None:
     stream = from_tensors(IMAGES, LABELS)
     (task,) = stream.tasks
-    assert task.samples().images is IMAGES
+    assert task.samples().inputs is IMAGES
     assert (stream.classes, stream.shape, stream.boundaries) == (4, (1, 1, 3), False)
     assert (stream.name, stream.data, stream.tests) == ("own", "own", [])
     assert (stream.normalise, stream.augment) == (Scale(), None)
@@ -39,7 +39,7 @@ def test_the_last_short_batch_can_be_dropped() -> None:
 def test_tasks_may_be_rows_in_any_form(kind: Any) -> None:
     stream = from_tensors(IMAGES, LABELS, tasks=[kind([0, 4]), kind([7, 1, 2])])
     assert labels_by_task(stream) == [[0, 0], [3, 1, 2]]
-    assert torch.equal(stream.tasks[1].samples().images, IMAGES[[7, 1, 2]])
+    assert torch.equal(stream.tasks[1].samples().inputs, IMAGES[[7, 1, 2]])
     assert stream.boundaries
 
 
@@ -61,19 +61,19 @@ def test_a_test_may_be_one_for_all_or_one_for_each_task() -> None:
 
 
 def test_arrays_and_other_integers_are_taken() -> None:
-    images = np.zeros((4, 3, 2, 2), np.float32)
-    images.flags.writeable = False
-    stream = from_tensors(images, np.array([0, 1, 2, 1], np.uint8), classes=7)
+    inputs = np.zeros((4, 3, 2, 2), np.float32)
+    inputs.flags.writeable = False
+    stream = from_tensors(inputs, np.array([0, 1, 2, 1], np.uint8), classes=7)
     assert stream.classes == 7
     assert stream.tasks[0].samples().labels.dtype == torch.int64
-    assert stream.tasks[0].samples().images.dtype == torch.float32
+    assert stream.tasks[0].samples().inputs.dtype == torch.float32
 
 
 def test_equal_data_in_equal_tasks_have_equal_checksums(digits: Dataset) -> None:
-    images, labels, _ = digits.train
+    inputs, labels, _ = digits.train
 
     def build(**more: Any) -> str:
-        return from_tensors(images.clone(), labels.clone(), **more).checksum
+        return from_tensors(inputs.clone(), labels.clone(), **more).checksum
 
     variants: list[dict[str, Any]] = [
         {},
@@ -82,7 +82,7 @@ def test_equal_data_in_equal_tasks_have_equal_checksums(digits: Dataset) -> None
         {"tasks": [[0, 1], [2]]},
         {"tasks": [[0], [1, 2]]},
         {"test": digits.test},
-        {"tests": [(digits.test.images[1:], digits.test.labels[1:])]},
+        {"tests": [(digits.test.inputs[1:], digits.test.labels[1:])]},
         {"drop_last": True},
     ]
     sums = [build(**variant) for variant in variants]
@@ -93,12 +93,12 @@ def test_equal_data_in_equal_tasks_have_equal_checksums(digits: Dataset) -> None
 FLOAT_LABELS = LABELS.float()
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"labels": LABELS[:5]}, "training images are .* for 5 labels"),
-    ({"images": IMAGES[:0], "labels": LABELS[:0]}, "there are no training samples"),
+    ({"inputs": IMAGES[:0], "labels": LABELS[:0]}, "there are no training samples"),
     ({"labels": LABELS - 1}, "a training label is -1; expected 0 or more"),
     ({"classes": 3}, "a training label is 3; expected 0 to 2"),
     ({"labels": FLOAT_LABELS}, "training labels are torch.float32"),
     ({"labels": LABELS[:, None]}, r"training labels are torch.int64 \[8, 1\]"),
-    ({"images": IMAGES.long()}, "images are torch.int64; expected uint8 or floating point"),
+    ({"inputs": IMAGES.long()}, "images are torch.int64; expected uint8 or floating point"),
     ({"test": (IMAGES[..., :2], LABELS)}, r"test images have shape \[1, 1, 2\]"),
     ({"test": (IMAGES, LABELS + 1)}, "a test label is 4; expected 0 to 3"),
     ({"test": (IMAGES, LABELS), "tests": []}, "not both"),
@@ -118,7 +118,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("change", "message"), BAD)
 def test_what_does_not_fit_is_answered_in_a_sentence(change: dict[str, Any], message: str) -> None:
-    given: dict[str, Any] = {"images": IMAGES, "labels": LABELS, **change}
+    given: dict[str, Any] = {"inputs": IMAGES, "labels": LABELS, **change}
     with pytest.raises(ValueError, match=message):
         from_tensors(**given)
 
@@ -147,11 +147,11 @@ def test_a_dataset_of_pil_images_is_read_once(mode: str, channels: int) -> None:
     for task in stream.tasks:
         list(task.epoch(2, torch.Generator()))
     assert data.reads == 4
-    images = stream.tasks[1].samples().images
-    assert images.dtype == torch.uint8
+    inputs = stream.tasks[1].samples().inputs
+    assert inputs.dtype == torch.uint8
     if mode == "RGB":
-        assert images[:, :, 1, 1].tolist() == [[1, 0, 100], [3, 0, 100]]
-        assert images[:, :, 0, 2].tolist() == [[0, 50, 0]] * 2
+        assert inputs[:, :, 1, 1].tolist() == [[1, 0, 100], [3, 0, 100]]
+        assert inputs[:, :, 0, 2].tolist() == [[0, 50, 0]] * 2
 
 
 def test_a_dataset_of_tensors_or_arrays_gives_what_its_tensors_give() -> None:

@@ -2,17 +2,17 @@ from __future__ import annotations
 
 import torch
 
-from remanence.data.dataset import Dataset
-from remanence.records import Samples
-from remanence.streams import permuted
+from perdure.data.dataset import Dataset
+from perdure.records import Samples
+from perdure.streams import permuted
 
 PIXELS = 3 * 5 * 5
 
 
 def numbered(n: int) -> Samples:
     """Images that all show the number of each pixel."""
-    images = torch.arange(PIXELS, dtype=torch.uint8).repeat(n, 1).view(n, 3, 5, 5)
-    return Samples(images, torch.arange(n) % 2)
+    inputs = torch.arange(PIXELS, dtype=torch.uint8).repeat(n, 1).view(n, 3, 5, 5)
+    return Samples(inputs, torch.arange(n) % 2)
 
 
 def test_every_task_moves_all_pixels_its_own_way_in_training_and_test_alike() -> None:
@@ -25,7 +25,7 @@ def test_every_task_moves_all_pixels_its_own_way_in_training_and_test_alike() ->
         train, held_out = task.samples(), test.samples()
         assert torch.equal(train.labels, dataset.train.labels)
         assert torch.equal(held_out.labels, dataset.test.labels)
-        shown = torch.cat([train.images, held_out.images]).flatten(1)
+        shown = torch.cat([train.inputs, held_out.inputs]).flatten(1)
         assert (shown == shown[0]).all()
         assert sorted(shown[0].tolist()) == list(range(PIXELS))
         moves.add(tuple(shown[0].tolist()))
@@ -34,9 +34,9 @@ def test_every_task_moves_all_pixels_its_own_way_in_training_and_test_alike() ->
 
 
 def test_images_are_moved_not_changed(digits: Dataset) -> None:
-    moved = permuted(digits, seed=1).tasks[0].samples().images
-    assert moved.shape == digits.train.images.shape
-    assert torch.equal(moved.flatten(1).sort().values, digits.train.images.flatten(1).sort().values)
+    moved = permuted(digits, seed=1).tasks[0].samples().inputs
+    assert moved.shape == digits.train.inputs.shape
+    assert torch.equal(moved.flatten(1).sort().values, digits.train.inputs.flatten(1).sort().values)
 
 
 def test_the_last_short_batch_is_kept_and_steps_build_nothing(digits: Dataset) -> None:

@@ -9,8 +9,8 @@ from PIL import Image
 from scipy import stats
 from torch import Tensor
 
-from remanence.data.dataset import Dataset
-from remanence.streams import rotate, rotated
+from perdure.data.dataset import Dataset
+from perdure.streams import rotate, rotated
 
 
 def by_pillow(image: Tensor, degrees: float) -> Tensor:
@@ -37,24 +37,24 @@ def test_every_pixel_is_as_pillow_has_it(
     degrees: float, height: int, width: int, channels: int, seed: int
 ) -> None:
     draws = torch.Generator().manual_seed(seed)
-    images = torch.randint(1, 256, (2, channels, height, width), generator=draws, dtype=torch.uint8)
-    expected = torch.stack([by_pillow(image, degrees) for image in images])
-    assert torch.equal(rotate(images, degrees), expected)
+    inputs = torch.randint(1, 256, (2, channels, height, width), generator=draws, dtype=torch.uint8)
+    expected = torch.stack([by_pillow(image, degrees) for image in inputs])
+    assert torch.equal(rotate(inputs, degrees), expected)
 
 
 def test_each_image_may_have_its_own_angle() -> None:
     draws = torch.Generator().manual_seed(0)
-    images = torch.randint(256, (2500, 1, 28, 28), generator=draws, dtype=torch.uint8)
+    inputs = torch.randint(256, (2500, 1, 28, 28), generator=draws, dtype=torch.uint8)
     degrees = torch.rand(2500, generator=draws, dtype=torch.float64) * 800 - 400
-    expected = [by_pillow(*pair) for pair in zip(images, degrees.tolist(), strict=True)]
-    assert torch.equal(rotate(images, degrees), torch.stack(expected))
+    expected = [by_pillow(*pair) for pair in zip(inputs, degrees.tolist(), strict=True)]
+    assert torch.equal(rotate(inputs, degrees), torch.stack(expected))
 
 
 def test_the_images_themselves_stay_as_they_are(digits: Dataset) -> None:
-    before = digits.train.images.clone()
-    rotate(digits.train.images, 45)
-    rotate(digits.train.images, torch.arange(len(before)))
-    assert torch.equal(digits.train.images, before)
+    before = digits.train.inputs.clone()
+    rotate(digits.train.inputs, 45)
+    rotate(digits.train.inputs, torch.arange(len(before)))
+    assert torch.equal(digits.train.inputs, before)
 
 
 def test_no_image_is_rotated_to_no_image() -> None:
@@ -82,8 +82,8 @@ def test_a_task_turns_training_and_test_images_by_the_same_angle(digits: Dataset
         assert torch.equal(train_labels, digits.train.labels)
         assert torch.equal(test.samples().labels, digits.test.labels)
         # 0.005 degrees, the rounding of the name, moves no pixel of a 5 x 5 image here.
-        assert torch.equal(train_images, rotate(digits.train.images, angle(task.name)))
-        assert torch.equal(test.samples().images, rotate(digits.test.images, angle(task.name)))
+        assert torch.equal(train_images, rotate(digits.train.inputs, angle(task.name)))
+        assert torch.equal(test.samples().inputs, rotate(digits.test.inputs, angle(task.name)))
 
 
 def test_angles_are_uniform_up_to_180_degrees_and_unsorted(digits: Dataset) -> None:
@@ -102,7 +102,7 @@ def test_test_samples_are_made_once_and_training_samples_until_released(digits: 
     stream.tasks[2].release()
     again = stream.tasks[2].samples()
     assert again is not first
-    assert torch.equal(again.images, first.images)
+    assert torch.equal(again.inputs, first.inputs)
 
 
 def test_the_last_short_batch_is_kept(digits: Dataset) -> None:

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from remanence.data.dataset import Dataset
-from remanence.streams import CIFAR10, CropFlip, split
+from perdure.data.dataset import Dataset
+from perdure.streams import CIFAR10, CropFlip, split
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5, 10])
@@ -18,7 +18,7 @@ def test_tasks_partition_the_images_by_class_in_natural_order(digits: Dataset, t
         assert test.classes == tuple(classes)
         wanted = torch.isin(digits.train.labels, torch.tensor(classes))
         images, labels, _ = task.samples()
-        assert torch.equal(images, digits.train.images[wanted])
+        assert torch.equal(images, digits.train.inputs[wanted])
         assert torch.equal(labels, digits.train.labels[wanted])
         assert test.rows is not None
         assert torch.equal(
@@ -43,15 +43,15 @@ def test_an_epoch_shows_each_image_once_less_the_last_short_batch(
     batches = list(task.epoch(batch, torch.Generator().manual_seed(0)))
     assert [len(b.labels) for b in batches] == [batch] * (n // batch)
     assert task.steps(batch) == n // batch
-    shown = {image.numpy().tobytes() for b in batches for image in b.images}
+    shown = {image.numpy().tobytes() for b in batches for image in b.inputs}
     assert len(shown) == n // batch * batch
-    assert shown <= {image.numpy().tobytes() for image in task.samples().images}
+    assert shown <= {image.numpy().tobytes() for image in task.samples().inputs}
 
 
 def test_epochs_differ_in_order(digits: Dataset) -> None:
     task, order = split(digits, 5, "s-digits").tasks[0], torch.Generator().manual_seed(0)
     first, second = (next(task.epoch(32, order)) for _ in range(2))
-    assert not torch.equal(first.images, second.images)
+    assert not torch.equal(first.inputs, second.inputs)
 
 
 def test_it_carries_what_it_is_given(digits: Dataset) -> None:

@@ -5,14 +5,14 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from remanence.data.dataset import Dataset
-from remanence.records import Samples
-from remanence.streams import ComposedTask, Stream, Task, gcil, mnist360, permuted, split
+from perdure.data.dataset import Dataset
+from perdure.records import Samples
+from perdure.streams import ComposedTask, Stream, Task, gcil, mnist360, permuted, split
 
 
 def bag(samples: Samples) -> list[tuple[bytes, int]]:
     """The samples without their order."""
-    pairs = zip(samples.images, samples.labels.tolist(), strict=True)
+    pairs = zip(samples.inputs, samples.labels.tolist(), strict=True)
     return sorted((image.numpy().tobytes(), label) for image, label in pairs)
 
 

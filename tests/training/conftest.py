@@ -12,7 +12,7 @@ from textwrap import dedent
 import pytest
 import torch
 
-from remanence.data import DATASETS, File, Layout
+from perdure.data import DATASETS, File, Layout
 
 Write = Callable[[str, str], str]
 

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from remanence import ER, Learner
-from remanence.state import write_file
-from remanence.training import Run, Settings, plan, train
-from remanence.training.build import build_run, read_dataset
-from remanence.training.distributed import divide
+from perdure import ER, Learner
+from perdure.state import write_file
+from perdure.training import Run, Settings, plan, train
+from perdure.training.build import build_run, read_dataset
+from perdure.training.distributed import divide
 
 from . import toy
 

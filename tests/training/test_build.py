@@ -11,13 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from remanence import CLSER, ER, Learner, load_run
-from remanence.memory import SemanticMemory
-from remanence.state import read_file, write_file
-from remanence.streams import Scale
-from remanence.training import Run, Settings, plan
-from remanence.training.build import accepted, build_run, find_learner, initialised, read_dataset
-from remanence.training.seeds import make_runs
+from perdure import CLSER, ER, Learner, load_run
+from perdure.memory import SemanticMemory
+from perdure.state import read_file, write_file
+from perdure.streams import Scale
+from perdure.training import Run, Settings, plan
+from perdure.training.build import accepted, build_run, find_learner, initialised, read_dataset
+from perdure.training.seeds import make_runs
 
 from .conftest import Write
 from .test_loop import assert_same
@@ -40,11 +40,11 @@ def flat(network: nn.Module) -> torch.Tensor:
 
 def test_settings_reach_the_learner() -> None:
     given = {"lr": 0.7, "memory_batch": 9, "stable_decay": 0.5, "plastic_rate": 0.25, "batch": 40}
-    run = build(digits(buffer=30, given=given))
+    run = build(digits(buffer_size=30, given=given))
     learner = run.learner
     assert isinstance(learner, CLSER)
     assert learner.optimizer.param_groups[0]["lr"] == 0.7
-    assert (learner.memory_batch, learner.memory.capacity) == (9, 30)
+    assert (learner.memory_batch, learner.memory.buffer_size) == (9, 30)
     assert (learner.stable.decay, learner.plastic.rate) == (0.5, 0.25)
     assert (learner.stable.rate, learner.plastic.decay) == (0.9, 0.99)
     assert (run.batch, run.epochs) == (40, 15)
@@ -55,7 +55,7 @@ def test_methods_that_ask_for_it_are_told_how_many_tasks_there_are(write: Write)
     write(
         "asking",
         """
-        from remanence import SGD
+        from perdure import SGD
 
         class Asking(SGD):
             def __init__(self, network, *, tasks, **common):
@@ -244,7 +244,7 @@ def copied(folder: Path, to: Path) -> Path:
 def test_a_finished_run_is_loaded_as_it_was(finished: Path) -> None:
     learner = load_run(finished)
     assert isinstance(learner, CLSER)
-    assert (int(learner.steps), learner.memory.capacity) == (40, 500)
+    assert (int(learner.steps), learner.memory.buffer_size) == (40, 500)
     test = digits_test()
     right = (learner.predict(test[0]) == test[1]).double().mean() * 100
     result = json.loads((finished / "result.json").read_text())
@@ -257,7 +257,7 @@ def digits_test() -> tuple[torch.Tensor, torch.Tensor]:
     dataset = read_dataset(digits())
     assert dataset is not None
     rows = dataset.test.labels < 2
-    return dataset.test.images[rows], dataset.test.labels[rows]
+    return dataset.test.inputs[rows], dataset.test.labels[rows]
 
 
 def test_a_loaded_run_goes_on_as_if_it_had_never_stopped(finished: Path) -> None:
@@ -278,7 +278,7 @@ def test_a_run_of_ones_own_making_is_loaded_too(write: Write, tmp_path: Path) ->
         "mine",
         """
         import torch
-        from remanence import ER, from_tensors
+        from perdure import ER, from_tensors
 
         class Mine(ER):
             def __init__(self, network, *, strength: float = 1.0, **common):
@@ -345,7 +345,7 @@ def test_damaged_runs_are_refused(
 def test_the_state_of_another_network_is_refused(finished: Path, tmp_path: Path) -> None:
     other = copied(finished, tmp_path / "other")
     config = json.loads((other / "config.json").read_text())
-    (other / "config.json").write_text(json.dumps({**config, "buffer": 400}))
+    (other / "config.json").write_text(json.dumps({**config, "buffer_size": 400}))
     (other / "manifest.json").unlink()
     with pytest.raises(ValueError, match="the state does not fit this CLSER"):
         load_run(other)
@@ -362,7 +362,7 @@ def test_the_configuration_says_all_that_decides(finished: Path) -> None:
 
 
 def test_every_method_can_be_built_for_a_stream_with_tasks() -> None:
-    from remanence.catalog import METHODS
+    from perdure.catalog import METHODS
 
     for method in METHODS:
         learner: Learner = build(digits(method=method)).learner

@@ -15,15 +15,15 @@ from typing import Any
 import pytest
 import torch
 
-from remanence import ER, Samples, Stream, from_batches
-from remanence.data import load
-from remanence.manifest import as_json, read_manifest, write_manifest
-from remanence.results import RunFolder
-from remanence.state import State
-from remanence.streams import mnist360
-from remanence.training import Run, TrainingError, checkpoint, train
-from remanence.training.checkpoint import Checkpoints, Shelf
-from remanence.training.loop import Interrupted, Position
+from perdure import ER, Samples, Stream, from_batches
+from perdure.data import load
+from perdure.manifest import as_json, read_manifest, write_manifest
+from perdure.results import RunFolder
+from perdure.state import State
+from perdure.streams import mnist360
+from perdure.training import Run, TrainingError, checkpoint, train
+from perdure.training.checkpoint import Checkpoints, Shelf
+from perdure.training.loop import Interrupted, Position
 
 from . import toy
 from .test_loop import assert_same
@@ -42,7 +42,7 @@ class Counting:
         self.started += 1
         while self.place < self.count:
             self.place += 1
-            images, labels, _ = toy.images(6, self.place)
+            images, labels, _ = toy.inputs(6, self.place)
             noise = torch.randint(0, 20, images.shape, generator=self.noise, dtype=torch.uint8)
             yield images // 2 + noise, labels
         self.place = 0
@@ -59,11 +59,11 @@ class Again:
     """An iterable that can be iterated again, always alike."""
 
     def __iter__(self) -> Iterator[Samples]:
-        return (toy.images(6, seed) for seed in range(7))
+        return (toy.inputs(6, seed) for seed in range(7))
 
 
 def batches(source: Any) -> Stream:
-    test = toy.images(16, 99)[:2]
+    test = toy.inputs(16, 99)[:2]
     return from_batches({"a": source, "b": Again()}, classes=8, shape=(1, 4, 4), test=test)
 
 
@@ -183,7 +183,7 @@ def test_an_iterable_that_gives_other_batches_when_read_again_is_noticed(tmp_pat
     class Shuffled:
         def __iter__(self) -> Iterator[Samples]:
             order = torch.randperm(7, generator=shuffling).tolist()
-            return (toy.images(6, seed) for seed in order)
+            return (toy.inputs(6, seed) for seed in order)
 
     shuffling = torch.Generator().manual_seed(2)
     stream = from_batches(Shuffled(), classes=8, shape=(1, 4, 4))

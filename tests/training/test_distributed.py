@@ -16,13 +16,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from remanence import ER, load_run
-from remanence.networks import ResNet18
-from remanence.results import RunFolder
-from remanence.state import read_file, write_file
-from remanence.training import plan
-from remanence.training.distributed import divide, synchronise
-from remanence.training.ranks import launched, prepare
+from perdure import ER, load_run
+from perdure.networks import ResNet18
+from perdure.results import RunFolder
+from perdure.state import read_file, write_file
+from perdure.training import plan
+from perdure.training.distributed import divide, synchronise
+from perdure.training.ranks import launched, prepare
 
 from . import rank as ranks
 from . import toy
@@ -40,10 +40,10 @@ class Ended(NamedTuple):
     @property
     def said(self) -> list[str]:
         """The sentences of the command, without torchrun's own report of failures."""
-        return [line for line in self.err.splitlines() if line.startswith("remanence: ")]
+        return [line for line in self.err.splitlines() if line.startswith("perdure: ")]
 
 
-def together(*words: str, folder: Path, module: str = "remanence") -> Ended:
+def together(*words: str, folder: Path, module: str = "perdure") -> Ended:
     """A module on two processes, as a user starts it."""
     ended = subprocess.run(
         [*TORCHRUN, "-m", module, *words],
@@ -146,9 +146,9 @@ def by_file(state: dict[str, Any], folder: Path) -> dict[str, Any]:
 
 MODULE = """
 import os
-import remanence
+import perdure
 
-class Alone(remanence.SGD):
+class Alone(perdure.SGD):
     \"\"\"Fails, or dies, on one rank only.\"\"\"
     def step(self, images, labels):
         super().step(images, labels)
@@ -165,7 +165,7 @@ def differs():
     import torch
     draws = torch.Generator().manual_seed(int(os.environ["RANK"]))
     images, labels = torch.rand(64, 4, generator=draws), torch.arange(64) % 4
-    return remanence.from_tensors(images, labels, test=(images, labels))
+    return perdure.from_tensors(images, labels, test=(images, labels))
 """
 
 
@@ -202,7 +202,7 @@ def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
     assert ended.status != 0
     assert ended.out == ""
     assert ended.said == [
-        "remanence: --batch is 5, which 2 processes cannot share equally; give a multiple of 2, or "
+        "perdure: --batch is 5, which 2 processes cannot share equally; give a multiple of 2, or "
         "start another number of processes"
     ]
     assert "exitcode  : 2" in ended.err
@@ -213,8 +213,8 @@ def test_what_is_wrong_is_said_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--method module:Alone", "remanence: rank 1 ended with status 1:"),
-        ("--method module:Dies", "remanence: rank 1 ended without a word"),
+        ("--method module:Alone", "perdure: rank 1 ended with status 1:"),
+        ("--method module:Dies", "perdure: rank 1 ended without a word"),
     ],
 )
 def test_no_rank_waits_for_one_that_has_ended(words: str, said: str, tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_no_rank_waits_for_one_that_has_ended(words: str, said: str, tmp_path: P
     ended = together(*SHORT, *words.split(), folder=tmp_path)
     assert time.monotonic() - began < 60
     assert ended.status != 0
-    assert ended.said[0].startswith("remanence: seed 0 failed: another rank cannot be reached")
+    assert ended.said[0].startswith("perdure: seed 0 failed: another rank cannot be reached")
     assert said in ended.said
     assert ("KeyError: 'only here'" in ended.err) == words.endswith("Alone")
 
@@ -232,7 +232,7 @@ def test_no_rank_waits_for_one_that_has_ended(words: str, said: str, tmp_path: P
 def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> None:
     words = [*SHORT[:-1], "400", "--checkpoint-every", "0.5", "--quiet"]
     assert together(*words, "--out", "whole", folder=tmp_path).status == 0
-    command = [*TORCHRUN, "-m", "remanence", *words, "--out", "parts"]
+    command = [*TORCHRUN, "-m", "perdure", *words, "--out", "parts"]
     with subprocess.Popen(
         command, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True
     ) as started:
@@ -243,10 +243,10 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bytes(tmp_path: Path) -> Non
         started.send_signal(signal.SIGTERM)
         _, err = started.communicate(timeout=60)
     assert started.returncode != 0
-    said = [line for line in err.splitlines() if line.startswith("remanence: ")]
+    said = [line for line in err.splitlines() if line.startswith("perdure: ")]
     assert len(said) == 1
     assert said[0].startswith(
-        "remanence: stopped; go on with `torchrun --nproc-per-node 2 -m remanence run s-mnist"
+        "perdure: stopped; go on with `torchrun --nproc-per-node 2 -m perdure run s-mnist"
     )
     assert said[0].endswith("--resume`")
     assert not [*tmp_path.glob("parts/*/*/*/result.json")]
@@ -264,7 +264,7 @@ def test_ranks_that_read_different_streams_are_stopped(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(MODULE)
     ended = together("run", "module:differs", "--method", "sgd", folder=tmp_path)
     assert ended.said == [
-        "remanence: seed 0 failed: rank 1 would train on something else than rank 0: its "
+        "perdure: seed 0 failed: rank 1 would train on something else than rank 0: its "
         "data_checksum, hash, stream_checksum differ"
     ]
 

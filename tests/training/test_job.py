@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from remanence.training.job import Failure, Job, attempt, execute, together
-from remanence.training.loop import Progress
-from remanence.training.plan import plan
+from perdure.training.job import Failure, Job, attempt, execute, together
+from perdure.training.loop import Progress
+from perdure.training.plan import plan
 
 
 def test_runs_of_different_methods_side_by_side_are_those_made_alone(tmp_path: Path) -> None:

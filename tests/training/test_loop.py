@@ -9,10 +9,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from remanence import ER, Samples, Stream, fit, from_batches, from_tensors
-from remanence.state import State
-from remanence.training import Hooks, Progress, Run, TrainingError, train
-from remanence.training.loop import READ_EVERY
+from perdure import ER, Samples, Stream, fit, from_batches, from_tensors
+from perdure.state import State
+from perdure.training import Hooks, Progress, Run, TrainingError, train
+from perdure.training.loop import READ_EVERY
 
 from . import toy
 
@@ -85,8 +85,8 @@ def test_every_task_seen_and_the_next_are_evaluated() -> None:
 def test_the_record_is_what_the_learner_scores() -> None:
     run = toy.run("er", epochs=5)
     (record,) = train([run])
-    test = toy.images(40, 1)
-    right = run.learner.predict(test.images) == test.labels
+    test = toy.inputs(40, 1)
+    right = run.learner.predict(test.inputs) == test.labels
     by_task = [right[test.labels // 2 == task].double().mean() * 100 for task in range(4)]
     last = record.class_il["working"][-1]
     assert last == pytest.approx([float(value) for value in by_task])
@@ -186,7 +186,7 @@ def test_a_run_that_is_cut_short_starts_like_the_whole_one() -> None:
 
 
 def test_streams_without_tests_are_trained_all_the_same() -> None:
-    train_samples = toy.images(40, 0)
+    train_samples = toy.inputs(40, 0)
     stream = from_tensors(*train_samples[:2])
     tasks: list[int] = []
     run = Run(toy.learner("clser"), stream, batch=8)
@@ -199,10 +199,10 @@ def test_streams_without_tests_are_trained_all_the_same() -> None:
 
 def test_iterables_of_batches_are_taken_as_they_come() -> None:
     sizes = [5, 3, 1, 7]
-    batches = [toy.images(size, seed)[:2] for seed, size in enumerate(sizes)]
+    batches = [toy.inputs(size, seed)[:2] for seed, size in enumerate(sizes)]
     listener = toy.Listener(toy.network())
     listener.needs_boundaries = False
-    stream = from_batches(batches, classes=8, shape=(1, 4, 4), test=toy.images(16, 9))
+    stream = from_batches(batches, classes=8, shape=(1, 4, 4), test=toy.inputs(16, 9))
     record = fit(listener, stream, batch=99, epochs=2)
     assert record.steps == 2 * len(sizes)
     assert record.class_il["working"][0][0] is not None
@@ -217,9 +217,9 @@ def test_endless_streams_end_with_max_steps() -> None:
         nonlocal drawn
         while True:
             drawn += 1
-            yield toy.images(4, drawn)
+            yield toy.inputs(4, drawn)
 
-    stream = from_batches(endless(), classes=8, shape=(1, 4, 4), test=toy.images(16, 9))
+    stream = from_batches(endless(), classes=8, shape=(1, 4, 4), test=toy.inputs(16, 9))
     run = Run(toy.learner("er"), stream)
     assert (run.total_steps(), run.total_steps(250)) == (None, 250)
     (record,) = train([run], max_steps=250)
@@ -229,7 +229,7 @@ def test_endless_streams_end_with_max_steps() -> None:
 
 
 def test_a_bad_batch_in_mid_stream_is_named() -> None:
-    good, bad = toy.images(4, 0), Samples(torch.zeros(4, 1, 4, 4), torch.tensor([0, 1, 2, 8]))
+    good, bad = toy.inputs(4, 0), Samples(torch.zeros(4, 1, 4, 4), torch.tensor([0, 1, 2, 8]))
     stream = from_batches([good, bad], classes=8, shape=(1, 4, 4))
     with pytest.raises(ValueError, match="label is 8; expected 0 to 7"):
         fit(toy.learner("er"), stream)
@@ -284,7 +284,7 @@ def test_the_end_of_a_task_is_heard_before_the_evaluation() -> None:
 
 
 def test_learners_that_need_boundaries_are_refused_where_there_are_none() -> None:
-    stream = from_tensors(*toy.images(16, 0)[:2], name="flow")
+    stream = from_tensors(*toy.inputs(16, 0)[:2], name="flow")
     expected = "Listener must be told where tasks end, and flow has no task boundaries"
     with pytest.raises(ValueError, match=expected):
         Run(toy.Listener(toy.network()), stream)
@@ -327,7 +327,7 @@ def test_runs_without_batches_or_epochs_are_refused(value: int) -> None:
 
 
 def test_streams_that_differ_in_length_cannot_go_side_by_side() -> None:
-    short = from_tensors(*toy.images(48, 0)[:2], groups=toy.GROUPS)
+    short = from_tensors(*toy.inputs(48, 0)[:2], groups=toy.GROUPS)
     with pytest.raises(ValueError, match="zip"):
         train([toy.run(), toy.run(stream=short)])
 

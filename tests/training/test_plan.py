@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 
-from remanence import catalog, presets
-from remanence.training import Settings, plan
-from remanence.training.plan import parse_seeds
+from perdure import catalog, presets
+from perdure.training import Settings, plan
+from perdure.training.plan import parse_seeds
 
 from .conftest import Write
 
 OWN = """
     import torch
-    from remanence import ER, SGD, from_tensors
+    from perdure import ER, SGD, from_tensors
 
     class Own(ER):
         def __init__(self, network, *, strength: float = 0.5, rounds: int = 2, **common):
@@ -54,7 +54,7 @@ def test_settings_are_the_published_ones(stream: str, method: str, small_mnist: 
     preset = presets.find(method, stream, 500 if keeps else None)
     assert preset is not None
     assert settings.values == {"batch": 32, "epochs": 1, **preset.values}
-    assert settings.buffer == (500 if keeps else None)
+    assert settings.buffer_size == (500 if keeps else None)
     assert (settings.dataset, settings.network) == ("mnist", "mlp")
     assert settings.notes == preset.notes
     assert settings.published == (not preset.notes)
@@ -62,7 +62,7 @@ def test_settings_are_the_published_ones(stream: str, method: str, small_mnist: 
 
 def test_the_defaults_are_clser_on_s_mnist_with_a_buffer_of_500(small_mnist: Path) -> None:
     settings = plan(data_root=small_mnist)
-    assert (settings.stream, settings.method, settings.buffer) == ("s-mnist", "clser", 500)
+    assert (settings.stream, settings.method, settings.buffer_size) == ("s-mnist", "clser", 500)
     assert settings.values == {
         "lr": 0.1,
         "batch": 10,
@@ -80,8 +80,8 @@ def test_the_defaults_are_clser_on_s_mnist_with_a_buffer_of_500(small_mnist: Pat
 
 
 def test_a_buffer_between_published_ones_takes_the_nearest_and_says_so(small_mnist: Path) -> None:
-    settings = on_mnist(small_mnist, buffer=300)
-    assert settings.values == on_mnist(small_mnist, buffer=200).values
+    settings = on_mnist(small_mnist, buffer_size=300)
+    assert settings.values == on_mnist(small_mnist, buffer_size=200).values
     assert "with buffer 300: taken from buffer 200" in settings.notes[0]
     assert not settings.published
 
@@ -94,8 +94,8 @@ def test_joint_takes_the_values_of_sgd(small_mnist: Path) -> None:
 
 
 def test_a_buffer_for_a_method_without_memory_is_not_used(small_mnist: Path) -> None:
-    settings = on_mnist(small_mnist, method="sgd", buffer=200)
-    assert settings.buffer is None
+    settings = on_mnist(small_mnist, method="sgd", buffer_size=200)
+    assert settings.buffer_size is None
     assert settings.notes == ("sgd keeps no memory: --buffer 200 is not used",)
 
 
@@ -109,7 +109,7 @@ def test_given_values_come_before_the_preset(small_mnist: Path) -> None:
     "other",
     [
         {"given": {"lr": 0.1}},
-        {"buffer": 300},
+        {"buffer_size": 300},
         {"network": "mlp"},
         {"validation": 0.2},
         {"max_steps": 10},
@@ -139,14 +139,14 @@ def test_without_mnist_the_shipped_digits_are_taken_and_passed_15_times(stream: 
     assert settings.dataset == "mnist5k"
     assert settings.values["epochs"] == 15
     assert settings.notes[0].startswith("mnist was not found: taking mnist5k")
-    assert "remanence data fetch mnist" in settings.notes[0]
+    assert "perdure data fetch mnist" in settings.notes[0]
     assert not settings.published
 
 
 def test_mnist_is_taken_where_it_is_found(
     small_mnist: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("REMANENCE_DATA", str(small_mnist))
+    monkeypatch.setenv("PERDURE_DATA", str(small_mnist))
     settings = plan()
     assert (settings.dataset, settings.values["epochs"], settings.notes) == ("mnist", 1, ())
 
@@ -173,7 +173,7 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ValueError, match="train-images-idx3-ubyte"):
         plan(data_root=small_mnist)
-    monkeypatch.setenv("REMANENCE_DATA", str(small_mnist))
+    monkeypatch.setenv("PERDURE_DATA", str(small_mnist))
     with pytest.raises(ValueError, match="train-images-idx3-ubyte"):
         plan()
 
@@ -191,9 +191,9 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
         ({"dataset": "cifar10"}, "s-mnist is made from mnist or mnist5k, not from 'cifar10'"),
         ({"dataset": "cifar11"}, "not from 'cifar11'; the datasets are mnist, mnist5k, cifar10"),
         ({"stream": "s-cifar10", "dataset": "mnist5k"}, "s-cifar10 is made from cifar10"),
-        ({"stream": "s-cifar10"}, "cifar10 is not in .*remanence data fetch cifar10"),
-        ({"buffer": 0}, "--buffer is 0; expected 1 or more"),
-        ({"buffer": -3}, "--buffer is -3; expected 1 or more"),
+        ({"stream": "s-cifar10"}, "cifar10 is not in .*perdure data fetch cifar10"),
+        ({"buffer_size": 0}, "--buffer is 0; expected 1 or more"),
+        ({"buffer_size": -3}, "--buffer is -3; expected 1 or more"),
         ({"max_steps": 0}, "--max-steps is 0; expected 1 or more"),
         ({"stream_seed": 3}, "--stream-seed: chance has no part in the composition of s-mnist"),
         ({"stream": "r-mnist", "stream_seed": "each"}, "--stream-seed is 'each'; expected a num"),
@@ -211,8 +211,8 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
         ({"engine": "captured"}, "--engine captured needs a GPU"),
         ({"stream": ":"}, "stream ':'; expected module:name"),
         ({"method": "json:"}, "method 'json:'; expected module:name"),
-        ({"method": "json:loads"}, "method 'json:loads' is not a subclass of remanence.Learner"),
-        ({"method": "remanence:Learner"}, "method 'remanence:Learner' is abstract"),
+        ({"method": "json:loads"}, "method 'json:loads' is not a subclass of perdure.Learner"),
+        ({"method": "perdure:Learner"}, "method 'perdure:Learner' is abstract"),
         ({"method": "no_such_module:X"}, "method 'no_such_module:X': No module named"),
         ({"stream": "json:dump_all"}, "stream 'json:dump_all': json has no 'dump_all'"),
         ({"stream": "os:getpid"}, "stream 'os:getpid' gave a int, not a Stream"),
@@ -239,7 +239,7 @@ def test_a_gpu_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_method_of_ones_own(write: Write) -> None:
     write("own_thing", OWN)
     given = {"strength": 0.25, "rounds": 3.0, "lr": 0.2}
-    settings = plan(method="own_thing:Own", buffer=200, given=given, dataset="mnist5k")
+    settings = plan(method="own_thing:Own", buffer_size=200, given=given, dataset="mnist5k")
     er = presets.find("er", "s-mnist", 200)
     assert er is not None
     assert settings.values == {**er.values, "epochs": 15, **given}
@@ -247,7 +247,7 @@ def test_a_method_of_ones_own(write: Write) -> None:
     assert settings.notes == (
         "no published setting of own_thing:Own for s-mnist: taking those of er",
     )
-    assert settings.buffer == 200
+    assert settings.buffer_size == 200
     with pytest.raises(ValueError, match=r"rounds is 2\.5; expected a whole number"):
         plan(method="own_thing:Own", given={"rounds": 2.5})
     with pytest.raises(ValueError, match="it takes batch, epochs, lr, memory_batch, rounds, stre"):
@@ -258,7 +258,7 @@ def test_a_method_of_ones_own_without_memory_takes_the_values_of_sgd(write: Writ
     write("own_thing", OWN)
     settings = plan(method="own_thing:Bare", dataset="mnist5k")
     assert settings.values == {"lr": 0.03, "batch": 10, "epochs": 15}
-    assert settings.buffer is None
+    assert settings.buffer_size is None
 
 
 @pytest.mark.parametrize("name", ["stream", "ready"])

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from remanence import SGD, Stream, from_tensors
-from remanence.evaluation import Accuracies
-from remanence.training.record import Record
+from perdure import SGD, Stream, from_tensors
+from perdure.evaluation import Accuracies
+from perdure.training.record import Record
 
 from . import toy
 
@@ -26,8 +26,8 @@ ROWS: list[list[float | None]] = [
 
 def three() -> Stream:
     groups = [(0, 1), (2, 3), (4, 5)]
-    samples = toy.images(48, 0)
-    return from_tensors(*samples[:2], groups=groups, test=toy.images(16, 1), classes=8)
+    samples = toy.inputs(48, 0)
+    return from_tensors(*samples[:2], groups=groups, test=toy.inputs(16, 1), classes=8)
 
 
 def filled(stream: Stream, rows: Sequence[Sequence[float | None]], *, task_il: bool) -> Record:
@@ -62,7 +62,7 @@ def test_numbers_by_hand() -> None:
 def test_the_whole_result() -> None:
     record = filled(three(), ROWS, task_il=True)
     learner = SGD(toy.network())
-    learner.observe(*toy.images(8, 0)[:2])
+    learner.observe(*toy.inputs(8, 0)[:2])
     record.finish(learner, 12)
     result = record.result()
     assert list(result) == ["moments", "tests", "predictors", "complete", "steps", "totals"]
@@ -118,7 +118,7 @@ def test_all_tasks_at_once_have_a_mean_but_no_forgetting() -> None:
 
 
 def test_a_stream_without_tasks_has_accuracies_by_class() -> None:
-    stream = from_tensors(*toy.images(16, 0)[:2], test=toy.images(16, 1))
+    stream = from_tensors(*toy.inputs(16, 0)[:2], test=toy.inputs(16, 1))
     record = filled(stream, [[10.0], [80.0]], task_il=False)
     found = numbers(record)
     assert (found["mean"], found["last_test"]) == (80.0, 80.0)

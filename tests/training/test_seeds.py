@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from remanence.results import RunFolder
-from remanence.training import Progress, Settings, plan
-from remanence.training.loop import Interrupted
-from remanence.training.seeds import Job, Outcome, _groups, execute, make_runs
+from perdure.results import RunFolder
+from perdure.training import Progress, Settings, plan
+from perdure.training.loop import Interrupted
+from perdure.training.seeds import Job, Outcome, _groups, execute, make_runs
 
 from .conftest import Write
 
@@ -78,7 +78,13 @@ def test_a_run_folder_holds_what_the_documents_say(tmp_path: Path) -> None:
     names = sorted(file.name for file in folder.path.iterdir())
     assert names == sorted([*BYTES, "models", "timing.json", "events.jsonl", "manifest.json"])
     result = folder.read("result.json")
-    about = {"stream": "s-mnist", "method": "clser", "buffer": 500, "data": "mnist5k", "seed": 0}
+    about = {
+        "stream": "s-mnist",
+        "method": "clser",
+        "buffer_size": 500,
+        "data": "mnist5k",
+        "seed": 0,
+    }
     assert {key: result[key] for key in about} == about
     assert (result["steps"], result["complete"]) == (120, False)
     events = list(folder.events())
@@ -135,7 +141,7 @@ def test_another_setting_has_another_folder(tmp_path: Path) -> None:
 
 FATAL = """
     import os, signal
-    from remanence import SGD
+    from perdure import SGD
 
     class Fatal(SGD):
         def __init__(self, network, *, seed=0, **common):
@@ -188,7 +194,7 @@ def test_a_run_that_diverges_fails_with_one_sentence(
 
 
 def test_a_memory_that_does_not_fit_fails_with_one_sentence(tmp_path: Path) -> None:
-    outcome = make(digits("er", buffer=10**14), [0], tmp_path)
+    outcome = make(digits("er", buffer_size=10**14), [0], tmp_path)
     assert outcome.failed == {
         0: "there is not enough memory for the run; try a smaller --buffer or network"
     }
@@ -241,7 +247,7 @@ def alive(pid: int) -> bool:
 SLOW = """
     import os, time
     from pathlib import Path
-    from remanence import SGD
+    from perdure import SGD
 
     class Slow(SGD):
         def step(self, images, labels):
@@ -256,7 +262,7 @@ def slow(write: Write, tmp_path: Path) -> list[str]:
     """A command that trains two seeds for minutes, each worker leaving its pid in this folder."""
     write("slow", SLOW)
     command = "run s-mnist --method slow:Slow --dataset mnist5k --seeds 0:2 --workers 2 --out"
-    return [sys.executable, "-m", "remanence", *command.split(), str(tmp_path / "runs")]
+    return [sys.executable, "-m", "perdure", *command.split(), str(tmp_path / "runs")]
 
 
 def pids() -> list[int]:
@@ -296,7 +302,7 @@ def test_ctrl_c_ends_all_without_noise_even_while_workers_start(slow: list[str])
         _, errors = parent.communicate(timeout=30)
         assert parent.returncode == 130
         last = errors.splitlines()[-1]
-        assert last.startswith("remanence: stopped; go on with `remanence run s-mnist --method ")
+        assert last.startswith("perdure: stopped; go on with `perdure run s-mnist --method ")
         assert last.endswith(" --resume`")
         assert "Traceback" not in errors
     finally:

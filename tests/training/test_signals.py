@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from remanence.training.signals import noticed
+from perdure.training.signals import noticed
 
 
 @pytest.mark.parametrize(

@@ -8,16 +8,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from remanence import CLSER, ER, SGD, Learner, Samples, Stream, from_tensors
-from remanence.streams import CropFlip
-from remanence.training import Run
+from perdure import CLSER, ER, SGD, Learner, Samples, Stream, from_tensors
+from perdure.streams import CropFlip
+from perdure.training import Run
 
 CLASSES = 8
 GROUPS = [(0, 1), (2, 3), (4, 5), (6, 7)]
 PER_TASK = 24
 
 
-def images(count: int, seed: int) -> Samples:
+def inputs(count: int, seed: int) -> Samples:
     """Noisy images [count, 1, 4, 4] with the classes in turn, one bright row for each two."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.arange(count) % CLASSES
@@ -28,15 +28,15 @@ def images(count: int, seed: int) -> Samples:
 
 def split(**other: Any) -> Stream:
     """Four tasks of two classes, 24 samples each."""
-    train, test = images(len(GROUPS) * PER_TASK, 0), images(40, 1)
+    train, test = inputs(len(GROUPS) * PER_TASK, 0), inputs(40, 1)
     return from_tensors(*train[:2], groups=GROUPS, test=test, **other)
 
 
 def domain(tasks: int = 3) -> Stream:
     """The same classes in every task."""
-    train = images(tasks * PER_TASK, 0)
+    train = inputs(tasks * PER_TASK, 0)
     rows = torch.arange(len(train.labels)).chunk(tasks)
-    return from_tensors(*train[:2], tasks=rows, tests=[images(16, t + 1) for t in range(tasks)])
+    return from_tensors(*train[:2], tasks=rows, tests=[inputs(16, t + 1) for t in range(tasks)])
 
 
 def network(seed: int = 0) -> nn.Module:

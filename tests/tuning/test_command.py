@@ -1,4 +1,4 @@
-"""`remanence tune` as a user meets it."""
+"""`perdure tune` as a user meets it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import optuna
 import pytest
 import torch
 
-from remanence.cli import RunOptions, main, parse
-from remanence.cli import run as run_verb
-from remanence.training import Settings, plan
-from remanence.tuning import study as studies
+from perdure.cli import RunOptions, main, parse
+from perdure.cli import run as run_verb
+from perdure.training import Settings, plan
+from perdure.tuning import study as studies
 
 SHORT = "tune s-mnist --method er --dataset mnist5k --max-steps 20"
 
@@ -33,9 +33,9 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def planned(command: str) -> Settings:
-    """What a printed `remanence run` command would train."""
+    """What a printed `perdure run` command would train."""
     program, *words = shlex.split(command)
-    assert program == "remanence"
+    assert program == "perdure"
     options = parse(words)
     assert isinstance(options, RunOptions)
     given = {n: v for n in run_verb.HYPERPARAMETERS if (v := getattr(options, n)) is not None}
@@ -43,7 +43,7 @@ def planned(command: str) -> Settings:
     return plan(
         options.stream,
         options.method,
-        options.buffer,
+        options.buffer_size,
         given=given,
         dataset=options.dataset,
         max_steps=options.max_steps,
@@ -68,7 +68,7 @@ def test_a_study_ends_with_the_best_command_a_table_and_a_figure(
     assert Path(summary["figure"]) == Path("studies/s-mnist") / folder.name / "study.svg"
     settings = planned(command)
     assert settings.validation is None
-    assert (settings.method, settings.buffer, settings.max_steps) == ("er", 200, 20)
+    assert (settings.method, settings.buffer_size, settings.max_steps) == ("er", 200, 20)
     assert settings.values["batch"] == 20
     assert {name: settings.values[name] for name in ("lr", "memory_batch")} == {
         **summary["best"]["values"]
@@ -83,8 +83,8 @@ def test_settings_of_ones_own_method_are_searched(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own_tuned.py").write_text(
-        "import remanence\n"
-        "class Mine(remanence.SGD):\n"
+        "import perdure\n"
+        "class Mine(perdure.SGD):\n"
         "    def __init__(self, network, *, depth: int = 1, mix: float = 0.5, **common):\n"
         "        super().__init__(network, **common)\n"
     )
@@ -103,7 +103,7 @@ def test_a_study_in_which_all_fails_says_so(capfd: pytest.CaptureFixture[str]) -
     out, err = capfd.readouterr()
     assert out == ""
     assert err.count("failed: seed 0: the loss was infinite or not a number") == 2
-    assert "remanence: no trial came to an end; why is in studies" in err
+    assert "perdure: no trial came to an end; why is in studies" in err
 
 
 @pytest.mark.parametrize(("signum", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
@@ -120,7 +120,7 @@ def test_an_interrupted_study_says_how_to_go_on(
     monkeypatch.setattr(studies, "evaluate", interrupt)
     assert main(shlex.split(f"{SHORT} --trials 2")) == status
     out, err = capfd.readouterr()
-    assert (out, err) == ("", f"remanence: stopped; go on with `remanence {SHORT} --trials 2`\n")
+    assert (out, err) == ("", f"perdure: stopped; go on with `perdure {SHORT} --trials 2`\n")
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_trials_that_run_elsewhere_are_remarked_on(
         shared.ask().set_user_attr("process", "another-machine 1:1")
     assert main(shlex.split(f"{SHORT} --trials {1 + running} --storage kept")) == 0
     out, err = capfd.readouterr()
-    assert f"remanence: {said} elsewhere; call again for the final table\n" in err
+    assert f"perdure: {said} elsewhere; call again for the final table\n" in err
     assert out.count("running") == running
 
 
@@ -209,7 +209,7 @@ def test_bad_input_is_one_sentence(
     status = main(shlex.split(f"{SHORT} {words}"))
     out, err = capfd.readouterr()
     assert (status, out) == (2, "")
-    assert err.startswith("remanence: ")
+    assert err.startswith("perdure: ")
     assert err.count("\n") == 1
     assert BAD[words] in err
     assert "secret" not in err
@@ -226,17 +226,15 @@ def test_an_unknown_stream_is_answered_with_those_that_can_be_tuned_on(
 ) -> None:
     assert main(["tune", "nope"]) == 2
     err = capfd.readouterr().err
-    assert err.startswith("remanence: there is no stream 'nope'; the streams are s-mnist, r-mnist")
+    assert err.startswith("perdure: there is no stream 'nope'; the streams are s-mnist, r-mnist")
     assert "module:function" not in err
 
 
 def test_without_optuna_the_extra_is_named(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    for name in [name for name in sys.modules if name.startswith("remanence.tuning")]:
+    for name in [name for name in sys.modules if name.startswith("perdure.tuning")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(shlex.split(SHORT)) == 2
-    assert capfd.readouterr().err == (
-        "remanence: tuning needs Optuna: pip install 'remanence[tune]'\n"
-    )
+    assert capfd.readouterr().err == ("perdure: tuning needs Optuna: pip install 'perdure[tune]'\n")

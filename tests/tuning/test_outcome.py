@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 
 from rich.console import Console
 
-from remanence.tuning.outcome import (
+from perdure.tuning.outcome import (
     best_of,
     draw,
     page_of,
@@ -17,8 +17,8 @@ from remanence.tuning.outcome import (
     trials_table,
     write_trials,
 )
-from remanence.tuning.space import Choice, Range, Space
-from remanence.tuning.study import Trial
+from perdure.tuning.space import Choice, Range, Space
+from perdure.tuning.study import Trial
 
 SPACE: Space = {"lr": Range(0.001, 1, log=True), "memory_batch": Choice((16, 32))}
 TRIALS = [

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from remanence import catalog, presets
-from remanence.training import plan
-from remanence.training.build import read_dataset
-from remanence.tuning.space import (
+from perdure import catalog, presets
+from perdure.training import plan
+from perdure.training.build import read_dataset
+from perdure.tuning.space import (
     Choice,
     Range,
     check,
@@ -106,11 +106,11 @@ def test_every_method_has_a_space_that_it_allows_and_that_holds_what_was_publish
     settings = plan("s-mnist", method, dataset="mnist5k", validation=0.1)
     check(space, settings, read_dataset(settings), seed=0)
     for stream in catalog.STREAMS:
-        for buffer in presets.published_buffers(method, stream) or (None,):
-            found = presets.find(method, stream, buffer)
+        for buffer_size in presets.published_buffers(method, stream) or (None,):
+            found = presets.find(method, stream, buffer_size)
             for name, part in space.items():
                 if found is not None and name in found.values and not found.notes:
-                    assert part.holds(found.values[name]), (stream, buffer, name)
+                    assert part.holds(found.values[name]), (stream, buffer_size, name)
 
 
 def test_values_that_a_method_refuses_are_found_before_the_search() -> None:

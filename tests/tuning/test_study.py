@@ -14,13 +14,13 @@ import pytest
 import torch
 from optuna.trial import TrialState
 
-from remanence import data
-from remanence.data import Dataset
-from remanence.training import build, plan, train
-from remanence.tuning import study as studies
-from remanence.tuning.space import Choice, Range, Space
-from remanence.tuning.study import Search, Trial, begin, open_study, trials_of
-from remanence.tuning.workers import tune
+from perdure import data
+from perdure.data import Dataset
+from perdure.training import build, plan, train
+from perdure.tuning import study as studies
+from perdure.tuning.space import Choice, Range, Space
+from perdure.tuning.study import Search, Trial, begin, open_study, trials_of
+from perdure.tuning.workers import tune
 
 SPACE: Space = {"lr": Range(0.01, 0.5, log=True), "memory_batch": Choice((10, 32))}
 
@@ -217,9 +217,9 @@ def test_two_workers_share_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             """
             import os, time
             from pathlib import Path
-            import remanence
+            import perdure
 
-            class Meets(remanence.SGD):
+            class Meets(perdure.SGD):
                 '''Begins when it runs in two processes, so that both have a part in the study.'''
                 def __init__(self, network, **common):
                     super().__init__(network, **common)
@@ -248,8 +248,8 @@ def test_a_worker_that_dies_is_counted_and_its_trial_given_up(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_dies.py").write_text(
-        "import os, remanence\n"
-        "class Dies(remanence.SGD):\n"
+        "import os, perdure\n"
+        "class Dies(perdure.SGD):\n"
         "    def step(self, images, labels): os.kill(os.getpid(), 9)\n"
     )
     monkeypatch.chdir(tmp_path)

@@ -1,0 +1,15 @@
+"""The TOML files beside this module."""
+
+from __future__ import annotations
+
+import tomllib
+from functools import cache
+from importlib import resources
+from typing import Any
+
+
+@cache
+def read(name: str) -> dict[str, Any]:
+    """The content of `<name>.toml`, read once; shared, so not to be changed."""
+    file = resources.files("perdure.presets").joinpath(f"{name}.toml")
+    return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -1,0 +1,111 @@
+"""R-MNIST: every task shows all images turned by another angle, pixel for pixel as Pillow would."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+
+import torch
+from torch import Tensor
+
+from perdure.data.dataset import Dataset
+from perdure.randomness import generator
+from perdure.records import Samples
+from perdure.streams.augment import Scale
+from perdure.streams.checksum import checksum
+from perdure.streams.stream import Stream, Task, Test
+
+CHUNK = 1024
+"""Images turned at once where each has its own angle; bounds the memory for source positions."""
+
+
+def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
+    """A stream whose tasks each turn the images by one angle, in training and test alike.
+
+    The angles, uniform in [0, 180) and unsorted, come from `seed` alone. All classes are there
+    throughout, and the last short batch is kept.
+
+    >>> samples = Samples(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.arange(3))
+    >>> stream = rotated(Dataset("tiny", samples, samples, classes=3, checksum=""), tasks=2)
+    >>> [task.samples().inputs.shape[0] for task in stream.tasks]
+    [3, 3]
+    """
+    draws = generator(seed, "angles")
+    angles = 180 * torch.rand(tasks, generator=draws, dtype=torch.float64)
+    names = [f"{angle:.2f} degrees" for angle in angles.tolist()]
+    return Stream(
+        name="r-mnist",
+        data=dataset.name,
+        classes=dataset.classes,
+        shape=tuple(dataset.train.inputs.shape[1:]),
+        tasks=[
+            Task(
+                name,
+                partial(_turned, dataset.train, angle),
+                size=len(dataset.train.labels),
+                drop_last=False,
+            )
+            for name, angle in zip(names, angles.tolist(), strict=True)
+        ],
+        tests=[
+            Test(name, cache(partial(_turned, dataset.test, angle)), since=task)
+            for task, (name, angle) in enumerate(zip(names, angles.tolist(), strict=True))
+        ],
+        normalise=Scale(),
+        checksum=checksum("r-mnist", dataset.checksum, seed, angles),
+    )
+
+
+def _turned(samples: Samples, angle: float) -> Samples:
+    return Samples(rotate(samples.inputs, angle), samples.labels)
+
+
+def rotate(images: Tensor, degrees: float | Tensor) -> Tensor:
+    """Images [n, C, H, W] turned counterclockwise about their centre, black where nothing was.
+
+    One angle for all, or a tensor [n] with one for each. Nearest neighbour, and the same in every
+    pixel as Pillow's `Image.rotate`, which steps through the source in 16.16 fixed point: rounding
+    the exact position instead gives other pixels in 9 % of MNIST's images.
+
+    >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8), 90).tolist()
+    [[[[2, 4], [1, 3]]]]
+    """
+    angles = torch.as_tensor(degrees, dtype=torch.float64, device="cpu")
+    if angles.ndim and angles.shape != images.shape[:1]:
+        raise ValueError(f"{len(images)} images need as many angles or one, not {len(angles)}")
+    height, width = images.shape[-2:]
+    steps = _fixed_point_steps(angles.reshape(-1), height, width).to(images.device)
+    turned = torch.empty_like(images, memory_format=torch.contiguous_format)
+    chunk = CHUNK if angles.ndim else max(1, len(images))
+    tensors = images.flatten(2), turned.flatten(2), steps
+    for part, out, step in zip(*(torch.split(tensor, chunk) for tensor in tensors), strict=True):
+        source, outside = _sources(step, height, width)
+        torch.gather(part, 2, source.unsqueeze(1).expand_as(part), out=out)
+        out.masked_fill_(outside.unsqueeze(1), 0)
+    return turned
+
+
+def _fixed_point_steps(angles: Tensor, height: int, width: int) -> Tensor:
+    """Pillow's inverse affine map for each angle: six numbers in units of 1/65536 pixel, [m, 6].
+
+    In order: x of the source for the first pixel, its change per column and per row; then y.
+    Computed on the CPU, so that a rotation does not depend on the device.
+    """
+    radians = -torch.deg2rad(angles.remainder(360))
+    cos, sin = radians.cos().round(decimals=15), radians.sin().round(decimals=15)
+    x, y = width / 2, height / 2
+    # The centre stays where it is, and a pixel is looked up at its middle.
+    first_x = (cos * -x + sin * -y) + x + cos * 0.5 + sin * 0.5
+    first_y = (-sin * -x + cos * -y) + y - sin * 0.5 + cos * 0.5
+    map_ = torch.stack([first_x, cos, sin, first_y, -sin, cos], dim=1)
+    return (map_ * 65536 + 0.5).floor().long()
+
+
+def _sources(steps: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
+    """Where each output pixel comes from: flat positions [m, H * W], and which lie outside."""
+    row = torch.arange(height, device=steps.device)[:, None]
+    column = torch.arange(width, device=steps.device)
+    x, x_column, x_row, y, y_column, y_row = steps[..., None, None].unbind(1)
+    x = (x + x_column * column + x_row * row) >> 16
+    y = (y + y_column * column + y_row * row) >> 16
+    outside = (x < 0) | (x >= width) | (y < 0) | (y >= height)
+    return (y * width + x).masked_fill_(outside, 0).flatten(1), outside.flatten(1)

@@ -1,0 +1,66 @@
+"""Class-incremental streams: the classes of a dataset, a few at a time, in their natural order."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from perdure.data.dataset import Dataset
+from perdure.records import Samples
+from perdure.streams.augment import Scale
+from perdure.streams.checksum import checksum
+from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test
+
+
+def split(
+    dataset: Dataset,
+    tasks: int,
+    name: str,
+    *,
+    augment: Augment | None = None,
+    normalise: Normaliser | None = None,
+) -> Stream:
+    """A stream in which each task brings the next classes: S-MNIST, S-CIFAR, S-Tiny-ImageNet.
+
+    Nothing in the composition is random. Each test holds the test images of its task's classes;
+    an epoch's last short batch is dropped. Without `normalise` images are scaled to [0, 1].
+
+    >>> import torch
+    >>> inputs = torch.zeros(12, 1, 2, 2, dtype=torch.uint8)
+    >>> samples = Samples(inputs, torch.arange(12) % 4)
+    >>> stream = split(Dataset("four", samples, samples, classes=4, checksum=""), 2, "s-four")
+    >>> [task.samples().labels.unique().tolist() for task in stream.tasks]
+    [[0, 1], [2, 3]]
+    """
+    if tasks < 1 or dataset.classes % tasks:
+        raise ValueError(f"{dataset.classes} classes cannot be divided equally into {tasks} tasks")
+    size = dataset.classes // tasks
+
+    def rows(labels: Tensor, task: int) -> Tensor:
+        return (labels.div(size, rounding_mode="floor") == task).nonzero().squeeze(1)
+
+    def test() -> Samples:
+        return dataset.test
+
+    def classes(task: int) -> tuple[int, ...]:
+        return tuple(range(task * size, (task + 1) * size))
+
+    def train(task: int) -> Task:
+        index = rows(dataset.train.labels, task)
+        label = f"classes {classes(task)[0]} to {classes(task)[-1]}"
+        return Task(label, lambda: dataset.train.rows(index), size=len(index))
+
+    parts = [train(task) for task in range(tasks)]
+    return Stream(
+        name=name,
+        data=dataset.name,
+        classes=dataset.classes,
+        shape=tuple(dataset.train.inputs.shape[1:]),
+        tasks=parts,
+        tests=[
+            Test(part.name, test, rows(dataset.test.labels, task), classes(task), since=task)
+            for task, part in enumerate(parts)
+        ],
+        normalise=normalise or Scale(),
+        augment=augment,
+        checksum=checksum("split", name, dataset.checksum, tasks),
+    )
