@@ -25,8 +25,8 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from perdure.files import write_atomic as write_bytes
 from perdure.state import FORMAT, State, give, holds_state, read_file, take, write_file
-from perdure.state import write_whole as write_bytes
 
 DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.bool]
 

@@ -23,11 +23,18 @@ from pathlib import Path
 from typing import Any
 
 from perdure.evaluation import mean_std
+from perdure.files import (
+    DamagedError,
+    digest,
+    naming_errors,
+    read_manifest,
+    to_json_bytes,
+    write_manifest,
+)
+from perdure.files import write_json as write_json
 from perdure.learners import Learner
 from perdure.lock import locked, refuse_if_locked
-from perdure.manifest import DamagedError, as_json, digest, read_manifest, write_manifest
-from perdure.manifest import write_json as write_json
-from perdure.state import naming, take, write_file
+from perdure.state import take, write_file
 
 NETWORKS = "learner.safetensors"
 
@@ -92,7 +99,7 @@ class RunFolder:
     def event(self, kind: str, **content: Any) -> None:
         """Append a line to the events."""
         path = self.path / "events.jsonl"
-        with naming(path), path.open("a", encoding="utf-8") as file:
+        with naming_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"event": kind, **content}, sort_keys=True) + "\n")
 
     def finish(
@@ -106,7 +113,7 @@ class RunFolder:
         learner.save(self.path / NETWORKS)
         write_json(self.path / "timing.json", timing)
         files = {name: digest((self.path / name).read_bytes()) for name in names}
-        files["result.json"] = digest(as_json(result))
+        files["result.json"] = digest(to_json_bytes(result))
         write_manifest(self.path / "manifest.json", {"files": files})
         write_json(self.path / "result.json", result)
 

@@ -6,11 +6,9 @@ equal states give equal bytes, and reading a file never runs code from it.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -19,6 +17,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.optim import Optimizer
+
+from perdure.files import write_atomic
 
 State = dict[str, Any]
 """Nested: string keys; leaves are tensors or what JSON can hold."""
@@ -101,7 +101,7 @@ def on_host(state: Any) -> Any:
 
 def write_file(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -> None:
     """Write a state whole or not at all; `about` says what it is the state of."""
-    write_whole(path, as_bytes(state, about))
+    write_atomic(path, as_bytes(state, about))
 
 
 def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
@@ -166,39 +166,3 @@ def _checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> int:
         found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), found)
         found = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, found)
     return found
-
-
-def write_whole(path: Path, content: bytes) -> None:
-    """Put a file in place in one move: a reader sees the old one or the new one, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with naming(path):
-        try:
-            with temporary.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            temporary.replace(path)
-        finally:
-            temporary.unlink(missing_ok=True)
-        _flush_folder(path.parent)
-
-
-@contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
-    """Errors of the file system inside name this file: a full disk, say, names none."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror or str(error), str(path)) from None
-
-
-def _flush_folder(folder: Path) -> None:
-    """Let the new name outlive a loss of power, too, where the system can promise that."""
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        with contextlib.suppress(OSError):  # some network file systems cannot
-            os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import nn
 
 from perdure import CLSER, GEM, ICaRL, Learner, load_run
-from perdure.manifest import as_json, read_manifest, write_manifest
+from perdure.files import read_manifest, to_json_bytes, write_manifest
 from perdure.results import RunFolder
 from perdure.state import as_bytes, read_file
 
@@ -141,7 +141,7 @@ def test_a_pickle_is_not_unpickled(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["result.json", "manifest.json"])
 @pytest.mark.parametrize("text", [b"", b"[" * 100_000, b"null", b"3", b"\xff", b'{"a": 1'])
 def test_hostile_json_is_refused(text: bytes, name: str, tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_bytes(as_json({}))
+    (tmp_path / "result.json").write_bytes(to_json_bytes({}))
     (tmp_path / name).write_bytes(text)
     with pytest.raises(ValueError, match=name):
         RunFolder(tmp_path).read("result.json")

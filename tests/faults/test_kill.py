@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 
 from perdure import catalog
-from perdure.manifest import read_manifest
+from perdure.files import read_manifest
 
 from .compare import contents, find_run, left_over
 from .conftest import Count

@@ -17,7 +17,7 @@ import torch
 
 from perdure import ER, Samples, Stream, from_batches
 from perdure.data import load
-from perdure.manifest import as_json, read_manifest, write_manifest
+from perdure.files import read_manifest, to_json_bytes, write_manifest
 from perdure.results import RunFolder
 from perdure.state import State
 from perdure.streams import mnist360
@@ -440,7 +440,7 @@ def test_altered_events_begin_anew_with_a_warning(
     folder = shelf(tmp_path).run
     folder.event("totals", step=1)
     stop_at(runs_of("sgd", "split"), 5, kept)
-    (folder.path / "events.jsonl").write_bytes(as_json({"event": "lies"}))
+    (folder.path / "events.jsonl").write_bytes(to_json_bytes({"event": "lies"}))
     assert keeper(tmp_path).restore(runs_of("sgd", "split"))
     assert (folder.path / "events.jsonl").read_bytes() == b""
     assert "events.jsonl was altered; it begins anew at step 5" in caplog.text

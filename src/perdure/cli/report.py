@@ -51,8 +51,8 @@ def report(options: ReportOptions) -> int:
     import torch
 
     from perdure.display import tell_user
+    from perdure.files import write_atomic
     from perdure.report import collect, complete, compose
-    from perdure.state import write_whole
 
     out = options.out or Path(f"report.{options.format}")
     if out.is_dir():
@@ -67,7 +67,7 @@ def report(options: ReportOptions) -> int:
         collection, missing = complete(collection, options.data, tell)
     names = ", ".join(path.resolve().name or str(path) for path in options.runs)
     content = compose(collection, options.title or f"Report on {names}", missing)
-    write_whole(out, _written(content, options.format).encode())
+    write_atomic(out, _written(content, options.format).encode())
     written = [str(out)]
     if options.figures is not None:
         count = _draw(content, options.figures, options.figure_format)

@@ -12,12 +12,12 @@ from rich.table import Table
 
 from perdure import catalog, results
 from perdure.display import clock_time, spread
+from perdure.files import write_atomic
 from perdure.grid.planning import Entry, Plan
 from perdure.grid.speeds import Speeds, duration, seconds_of
 from perdure.grid.standing import Standing
 from perdure.presets import Figure, paper_figures
 from perdure.results import settings_hash
-from perdure.state import write_whole
 
 Summary = dict[str, Any]
 NAMED = 8
@@ -118,7 +118,7 @@ def write_summaries(path: Path, found: Sequence[Summary]) -> None:
     """One JSON line per setting; lines of other settings that the file has stay there."""
     lines = read_summaries(path) | {summary["hash"]: summary for summary in found}
     text = "".join(f"{json.dumps(summary)}\n" for summary in lines.values())
-    write_whole(path, text.encode())
+    write_atomic(path, text.encode())
 
 
 def figures_table(plan: Plan, found: Sequence[tuple[Entry, Summary]]) -> Table:

@@ -101,7 +101,7 @@ class EpisodicMemory:
         stored = Samples(**state["stored"]) if state.get("stored") else None
         if int(state["buffer_size"]) != self.buffer_size:
             raise ValueError(
-                f"the state has buffer_size {state['buffer_size']}; this memory has {self.buffer_size}"
+                f"the state has buffer_size {state['buffer_size']}; expected {self.buffer_size}"
             )
         if filled > self.buffer_size or filled != (0 if stored is None else len(stored.labels)):
             raise ValueError(f"{filled} samples are announced; their rows say otherwise")

@@ -17,6 +17,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import EngFormatter, LogLocator
 
+from perdure.files import write_atomic
 from perdure.report.panels import (
     Areas,
     Bars,
@@ -30,7 +31,6 @@ from perdure.report.panels import (
     Values,
 )
 from perdure.report.style import TEXT, colour, inline, settings
-from perdure.state import write_whole
 
 Format = Literal["svg", "pdf"]
 _DASHES: dict[str, Any] = {"solid": "solid", "dashed": (0, (4, 1.6)), "dotted": (0, (1, 1.4))}
@@ -88,7 +88,7 @@ def save(figure: Figure, path: Path, kind: Format) -> None:
             canvas.legend(
                 handles, labels, loc="outside lower center", ncols=min(len(keys), 2 * columns)
             )
-        write_whole(path, _written(canvas, kind))
+        write_atomic(path, _written(canvas, kind))
 
 
 def _written(canvas: Canvas, kind: Format) -> bytes:

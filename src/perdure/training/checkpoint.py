@@ -22,9 +22,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from perdure.manifest import DamagedError, digest, read_manifest, write_manifest
+from perdure.files import DamagedError, digest, read_manifest, write_atomic, write_manifest
 from perdure.results import RunFolder
-from perdure.state import State, as_bytes, on_host, read_file, write_whole
+from perdure.state import State, as_bytes, on_host, read_file
 from perdure.training.environment import differences
 from perdure.training.loop import Interrupted, Position, Run
 
@@ -141,7 +141,7 @@ class Shelf:
                 *(self._seed, path, checkpoint.step),
             )
             kept = b""
-        write_whole(path, kept)
+        write_atomic(path, kept)
 
     def add(self, state: State, facts: Mapping[str, Any]) -> None:
         """Write a checkpoint, then let go of those that are no longer kept."""
@@ -153,7 +153,7 @@ class Shelf:
             with contextlib.suppress(OSError):  # not every system flushes what is open to read
                 os.fsync(file.fileno())
         content = as_bytes(state, {"run": self.about})
-        write_whole(self._state(number), content)
+        write_atomic(self._state(number), content)
         write_manifest(
             self._manifest(number),
             {"of": self.about, **facts, "events": written, "state": digest(content)},

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from perdure.manifest import DamagedError
+from perdure.files import DamagedError
 from perdure.memory.episodic import EpisodicMemory
 from perdure.results import RunFolder, settings_hash
 from perdure.training.build import (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from rich.table import Table
 
 from perdure.evaluation import mean_std
-from perdure.state import write_whole
+from perdure.files import write_atomic
 from perdure.tuning.space import Choice, Range, Space
 from perdure.tuning.study import Trial
 
@@ -65,7 +65,7 @@ def write_trials(path: Path, trials: Sequence[Trial], space: Space) -> None:
     for trial in trials:
         params = [trial.params.get(name) for name in space]
         rows.writerow([trial.number, trial.value, *params, trial.seconds, trial.reason])
-    write_whole(path, text.getvalue().encode())
+    write_atomic(path, text.getvalue().encode())
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def draw(figure: StudyFigure, space: Space, title: str, path: Path) -> None:
     file = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "perdure"}):
         page_of(figure, space, title).savefig(file, format="svg", metadata={"Date": None})
-    write_whole(path, file.getvalue())
+    write_atomic(path, file.getvalue())
 
 
 def page_of(figure: StudyFigure, space: Space, title: str) -> Figure:
