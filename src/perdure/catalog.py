@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import sys
 import traceback
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from typing import Any, Literal
 
 from perdure import networks, streams
 from perdure.data import Dataset
+from perdure.learners import Learner
 from perdure.streams import (
     CIFAR10,
     TINY_IMAGENET,
@@ -154,3 +156,37 @@ def describe_error(error: Exception) -> str:
     place = traceback.extract_tb(error.__traceback__)[-1]
     where = f"{Path(place.filename).name}, line {place.lineno}"
     return f"{type(error).__name__}: {error} ({where})"
+
+
+def find_learner(method: str) -> type[Learner]:
+    """The class of a method, by its name or as a user's `module:class`."""
+    known = METHODS.get(method)
+    found = find_object(known.learner if known else method, "method")
+    if not (isinstance(found, type) and issubclass(found, Learner)):
+        raise ValueError(f"method {method!r} is not a subclass of perdure.Learner")
+    if inspect.isabstract(found):
+        raise ValueError(f"method {method!r} is abstract: it does not implement `step`")
+    return found
+
+
+def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
+    """The keyword arguments of a learner, those of its base classes included."""
+    found: dict[str, inspect.Parameter] = {}
+    for base in learner.__mro__:
+        if "__init__" in vars(base) and base is not object:
+            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
+            found = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY} | found
+            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
+                break
+    return found
+
+
+def takes_buffer(method: str) -> bool:
+    """Whether a method has a memory."""
+    return "buffer_size" in accepted(find_learner(method))
+
+
+def is_joint(method: str) -> bool:
+    """Whether a method trains on all tasks' data at once."""
+    known = METHODS.get(method)
+    return known is not None and known.joined

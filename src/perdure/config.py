@@ -1,0 +1,350 @@
+"""The configuration of a run: every setting once, each with its role.
+
+Everything that depends on which settings matter is derived from the roles: the hash that
+identifies a run, which runs may be compared, what tells variants apart, the command line that
+reproduces a run, and which published figures may be shown next to it. Adding a setting means
+adding a field.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from perdure import catalog, presets
+
+Role = Literal["comparison", "method", "execution", "remark"]
+"""What a setting is for.
+
+comparison: Results may be compared only if this agrees (stream, data, network, length).
+method: What is being compared: the method and its hyperparameters.
+execution: How the arithmetic is carried out; changes the last digits.
+remark: Has no influence on the numbers; the only role that is not part of a run's identity.
+"""
+
+LOOP_HYPERPARAMETERS = {"batch": 32, "epochs": 1}
+"""Hyperparameters of the training loop with their defaults; the others belong to the learner."""
+NOT_HYPERPARAMETERS = frozenset(
+    ("seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update")
+)
+"""Arguments of learners that are settings of their own, or not numbers."""
+MAX_SEEDS = 10_000
+SMALL_DATA_EPOCHS = 15
+"""Passes over mnist5k for each pass over MNIST: about as many steps."""
+DEVICE_DEFAULTS = {
+    "cpu": {"precision": "fp32", "engine": "eager"},
+    "cuda": {"precision": "bf16", "engine": "captured"},
+}
+
+
+def _setting(role: Role, **options: Any) -> Any:
+    return dataclasses.field(metadata={"role": role}, **options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """All settings of a run except its seed, resolved to plain values.
+
+    Attributes:
+        stream: A name of the catalog, or a user's `module:function`.
+        dataset: The dataset's name; None if the user's own stream supplies the data.
+        data_checksum: Fingerprint of the data.
+        network: A name of the catalog, or a user's `module:function`.
+        stream_seed: Seed of the stream's composition; None for the stream's own, "per-run" for
+            a new composition with each run's seed.
+        validation: Share of the training samples that replaces the test set.
+        max_steps: Steps after which the stream ends.
+        method: A name of the catalog, or a user's `module:class`.
+        buffer_size: Samples that the memory holds; None for methods without one.
+        hyperparameters: `batch` and `epochs` of the loop; the others are arguments of the learner.
+        update: How clser and mean-er choose the steps that update their semantic memories.
+        device: "cpu" or "cuda".
+        precision: "fp32" or "bf16".
+        engine: "eager", "captured" or "compiled".
+        deterministic: Whether a GPU computes bit-identical results, at the cost of speed.
+        ranks: Processes that share the work of one learner.
+        data_root: Folder with the datasets, if the user named one.
+        notes: What was substituted or assumed, one sentence each.
+    """
+
+    stream: str = _setting("comparison")
+    dataset: str | None = _setting("comparison")
+    data_checksum: str = _setting("comparison")
+    network: str = _setting("comparison")
+    stream_seed: int | str | None = _setting("comparison", default=None)
+    validation: float | None = _setting("comparison", default=None)
+    max_steps: int | None = _setting("comparison", default=None)
+    method: str = _setting("method")
+    buffer_size: int | None = _setting("method")
+    hyperparameters: Mapping[str, int | float] = _setting("method")
+    update: Literal["random", "regular"] = _setting("method", default="random")
+    device: str = _setting("execution", default="cpu")
+    precision: Literal["fp32", "bf16"] = _setting("execution", default="fp32")
+    engine: Literal["eager", "captured", "compiled"] = _setting("execution", default="eager")
+    deterministic: bool = _setting("execution", default=False)
+    ranks: int = _setting("execution", default=1)
+    data_root: str | None = _setting("remark", default=None)
+    notes: tuple[str, ...] = _setting("remark", default=())
+
+    def select(self, *roles: Role) -> dict[str, Any]:
+        """The settings with these roles, by name."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata["role"] in roles
+        }
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that determine a run's numbers."""
+        found = self.select("comparison", "method", "execution")
+        return {**found, "hyperparameters": dict(self.hyperparameters)}
+
+    @property
+    def hash(self) -> str:
+        """Eight hex digits that identify the settings."""
+        return short_hash(self.identity())
+
+    def to_json(self) -> dict[str, Any]:
+        """The part of `config.json` that describes the settings."""
+        return {**self.identity(), "hash": self.hash, "notes": list(self.notes)}
+
+    @property
+    def batch(self) -> int:
+        """Samples of the stream in each step."""
+        return int(self.hyperparameters["batch"])
+
+    @property
+    def epochs(self) -> int:
+        """Passes over each task."""
+        return int(self.hyperparameters["epochs"])
+
+    @property
+    def method_title(self) -> str:
+        """The method as its paper spells it."""
+        return method_title(self.method)
+
+    def __str__(self) -> str:
+        buffer = "" if self.buffer_size is None else f", buffer {self.buffer_size}"
+        return f"{self.method} on {self.stream}{buffer}"
+
+    def comparable(self, other: RunConfig) -> bool:
+        """Whether results of the two may stand in one table."""
+        return self.select("comparison") == other.select("comparison")
+
+    def can_share_a_device(self, other: RunConfig) -> bool:
+        """Whether runs of the two can take their steps side by side in one process."""
+        ours, theirs = (
+            (
+                config.select("comparison", "execution"),
+                config.data_root,
+                config.batch,
+                config.epochs,
+                catalog.is_joint(config.method),
+            )
+            for config in (self, other)
+        )
+        return ours == theirs
+
+    def departures(self) -> dict[str, float]:
+        """The hyperparameters that differ from those the command would choose by itself.
+
+        All of them for a user's own method, whose defaults are not looked up.
+        """
+        if self.method not in catalog.METHODS:
+            return dict(self.hyperparameters)
+        usual = default_hyperparameters(self.stream, self.method, self.buffer_size, self.dataset)
+        return {
+            name: value
+            for name, value in self.hyperparameters.items()
+            if usual.values.get(name) != value
+        }
+
+    def command(self, seeds: Sequence[int]) -> str:
+        """The command that reproduces these runs.
+
+        Data is named, not located: `--data DIR` may have to be added.
+        """
+        program = ["perdure"]
+        if self.ranks > 1:
+            program = ["torchrun", "--nproc-per-node", str(self.ranks), "-m", "perdure"]
+        words = [*program, "run", self.stream, "--method", self.method]
+        if self.buffer_size is not None:
+            words += ["--buffer-size", str(self.buffer_size)]
+        # Several ranks train one seed at a time.
+        groups = [[seed] for seed in seeds] if self.ranks > 1 else [list(seeds)]
+        return " && ".join(
+            shlex.join([*words, "--seeds", format_seeds(group), *self._flags()]) for group in groups
+        )
+
+    def _flags(self) -> list[str]:
+        """Flags for the settings that the command would not choose by itself."""
+        entry = catalog.STREAMS.get(self.stream)
+        words = []
+        for name, value in self.departures().items():
+            if self.method in catalog.METHODS:
+                words += [f"--{name.replace('_', '-')}", repr(value)]
+            else:
+                words += ["--set", f"{name}={value!r}"]
+        usual: dict[str, Any] = {
+            field.name: field.default
+            for field in dataclasses.fields(self)
+            if field.default is not dataclasses.MISSING
+        }
+        usual["network"] = None if entry is None else entry.network
+        # Named wherever there is a choice, since it depends on what is installed.
+        usual["dataset"] = self.dataset if entry is None or len(entry.datasets) == 1 else None
+        usual["device"] = None
+        usual |= DEVICE_DEFAULTS.get(self.device, {})
+        for name, value in self.select("comparison", "method", "execution").items():
+            if name not in usual or name == "ranks" or value == usual[name]:
+                continue
+            flag = f"--{name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
+        return words
+
+    def published_figures(self, table: str | None = None) -> list[presets.Figure]:
+        """The paper's figures for these settings, compared by their resolved values.
+
+        Empty unless stream, data, network and length are the paper's and the hyperparameters are
+        the published ones (for a row of a sensitivity table, with the values of that row).
+
+        Args:
+            table: Number of the paper's table ("1" to "S3"); all tables if None.
+        """
+        entry = catalog.STREAMS.get(self.stream)
+        preset = presets.find(self.method, self.stream, self.buffer_size)
+        if (
+            entry is None
+            or preset is None
+            or preset.notes
+            or self.dataset != entry.datasets[0]
+            or self.network != entry.network
+            or self.update != "random"
+            or self.stream_seed not in (None, entry.seed)
+            or (self.validation, self.max_steps) != (None, None)
+        ):
+            return []
+        return [
+            figure
+            for figure in presets.paper_figures(table, self.stream, self.method, self.buffer_size)
+            if {**preset.values, **figure.settings} == self.hyperparameters
+        ]
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the paper reports a figure for exactly these settings."""
+        return any(not figure.settings for figure in self.published_figures())
+
+
+def short_hash(content: Mapping[str, Any]) -> str:
+    """Eight hex digits of plain values.
+
+    >>> short_hash({"lr": 0.1}) == short_hash({"lr": 0.2})
+    False
+    """
+    text = json.dumps(content, sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """Hyperparameters that nobody gave, and what had to be assumed to find them."""
+
+    values: Mapping[str, float]
+    notes: tuple[str, ...] = ()
+
+
+def default_hyperparameters(
+    stream: str, method: str, buffer_size: int | None, dataset: str | None
+) -> Defaults:
+    """The published hyperparameters, or the closest substitute.
+
+    Args:
+        stream: A stream's name.
+        method: A method's name, or a user's `module:class`, which is imported.
+        buffer_size: Samples that the memory holds; None for methods without one.
+        dataset: The dataset's name; mnist5k is passed more often than MNIST.
+    """
+    accepted = catalog.accepted(catalog.find_learner(method))
+    values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
+    notes: tuple[str, ...] = ()
+    preset = presets.find(method, stream, buffer_size)
+    if preset is not None:
+        values |= preset.values
+        notes = preset.notes
+    elif stream in catalog.STREAMS:
+        other = "er" if buffer_size is not None else "sgd"
+        substitute = presets.find(other, stream, buffer_size)
+        if substitute is not None:
+            known = {*accepted, *LOOP_HYPERPARAMETERS}
+            values |= {k: v for k, v in substitute.values.items() if k in known}
+            notes = (f"{method} has no published settings for {stream}; using those of {other}",)
+    else:
+        notes = (
+            f"{stream} has no published settings; using batch 32, one epoch and the defaults of "
+            f"{method} for everything that is not given",
+        )
+    if dataset == "mnist5k":
+        values["epochs"] *= SMALL_DATA_EPOCHS
+    return Defaults(normalised(values, accepted), notes)
+
+
+def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict[str, float]:
+    """Counts as int and other hyperparameters as float, so that equal values are equal bytes.
+
+    Raises:
+        ValueError: If a count is not a whole number.
+    """
+    counts = {name for name, parameter in accepted.items() if parameter.annotation in (int, "int")}
+    counts |= set(LOOP_HYPERPARAMETERS)
+    for name in counts & set(values):
+        if not float(values[name]).is_integer():
+            raise ValueError(f"{name} is {values[name]}; expected a whole number")
+    return {name: int(value) if name in counts else float(value) for name, value in values.items()}
+
+
+def method_title(method: str) -> str:
+    """The method as its paper spells it; a user's own as it is named."""
+    known = catalog.METHODS.get(method)
+    return known.title if known else method
+
+
+def parse_seeds(text: str) -> list[int]:
+    """Seeds as the command takes them: one, several, or a half-open range.
+
+    >>> parse_seeds("3"), parse_seeds("0,4,7"), parse_seeds("0:4")
+    ([3], [0, 4, 7], [0, 1, 2, 3])
+    """
+    if match := re.fullmatch(r"(\d+):(\d+)", text, re.ASCII):
+        start, end = int(match[1]), int(match[2])
+        if end <= start:
+            raise ValueError(f"--seeds {text} is empty: the end must exceed the start")
+        if end - start > MAX_SEEDS:
+            raise ValueError(f"--seeds {text} names {end - start} seeds; at most {MAX_SEEDS}")
+        seeds = list(range(start, end))
+    elif re.fullmatch(r"\d+(,\d+)*", text, re.ASCII):
+        seeds = [int(part) for part in text.split(",")]
+    else:
+        raise ValueError(f"--seeds is {text!r}; expected 3, or 0,4,7, or 0:10 (10 excluded)")
+    if len(set(seeds)) < len(seeds):
+        raise ValueError(f"--seeds {text} names a seed twice")
+    return seeds
+
+
+def format_seeds(seeds: Iterable[int]) -> str:
+    """Seeds as `--seeds` takes them.
+
+    >>> format_seeds([0, 1, 2]), format_seeds([0, 4]), format_seeds([7])
+    ('0:3', '0,4', '7')
+    """
+    numbers = list(seeds)
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 1 and numbers == list(range(first, last + 1)):
+        return f"{first}:{last + 1}"
+    return ",".join(map(str, numbers))

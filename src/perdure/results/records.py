@@ -1,0 +1,382 @@
+"""Run folders as typed records, with every file checked once when it is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta, Struct
+
+from perdure.config import RunConfig
+from perdure.results.folder import RunFolder
+
+Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+"""Sums and squares of such numbers stay finite."""
+Percent = Number | None
+Matrix = list[list[Percent]]
+T = TypeVar("T")
+
+
+class Facts(Struct, frozen=True, kw_only=True):
+    """What `config.json` records in addition to the settings."""
+
+    hash: str
+    seed: int
+    data: str
+    """Name of the data as results show it."""
+    stream_checksum: str = ""
+    shape: list[int] = []
+    classes: int = 0
+    tasks: int = 0
+
+
+class Scores(Struct, frozen=True, kw_only=True):
+    """Accuracies of one predictor, in percent.
+
+    `matrix` has a row for each evaluation (before training, then after each task) and a column
+    for each test.
+    """
+
+    matrix: Matrix
+    mean: Percent
+    last_test: Percent = None
+    forgetting: Percent = None
+    backward_transfer: Percent = None
+    forward_transfer: Percent = None
+
+
+class PredictorResult(Struct, frozen=True, kw_only=True):
+    """What one predictor scored."""
+
+    class_il: Scores | None
+    task_il: Scores | None
+    per_class: list[Percent] | None = None
+
+
+class Result(Struct, frozen=True, kw_only=True):
+    """The content of `result.json`."""
+
+    moments: list[str]
+    """When evaluations took place: "start", then the names of the tasks that had ended."""
+    tests: list[str]
+    predictors: dict[str, PredictorResult]
+    """By name; the first is the one that `predict` uses."""
+    complete: bool
+    """Whether the whole stream was learned."""
+    steps: int
+    totals: dict[str, Number] = {}
+
+    def __post_init__(self) -> None:
+        if not self.predictors:
+            raise ValueError("no predictors")
+        for name, found in self.predictors.items():
+            for kind, scores in (("class_il", found.class_il), ("task_il", found.task_il)):
+                if scores is not None:
+                    shape = (len(self.moments), len(self.tests))
+                    check_shape(scores.matrix, shape, f"{kind} of {name}")
+
+    @property
+    def tests_overlap(self) -> bool:
+        """Whether each test contains the earlier ones, as on GCIL.
+
+        Forgetting is undefined for such a run, although it was tested after every task.
+        """
+        return len(self.moments) == len(self.tests) + 1 > 2 and all(
+            found.class_il is not None and found.class_il.forgetting is None
+            for found in self.predictors.values()
+        )
+
+
+class Timing(Struct, frozen=True, kw_only=True):
+    """The content of `timing.json`."""
+
+    seconds: Number | None = None
+    side_by_side: Annotated[int, Meta(ge=1)] = 1
+    processor: str | None = None
+    torch: str | None = None
+    host: str | None = None
+    finished: str | None = None
+
+    @property
+    def share(self) -> float | None:
+        """Seconds the run took; on a shared GPU its share of them."""
+        return None if self.seconds is None else self.seconds / self.side_by_side
+
+
+class Bin(Struct, frozen=True, kw_only=True):
+    """A bin of a reliability diagram."""
+
+    lower: Number
+    upper: Number
+    count: Number
+    accuracy: Number | None
+    confidence: Number | None
+
+
+class Calibration(Struct, frozen=True, kw_only=True):
+    """Expected calibration error and the bins it is computed from."""
+
+    ece: Number
+    bins: list[Bin]
+
+
+class Flatness(Struct, frozen=True, kw_only=True):
+    """Accuracy and loss on training samples under noise of rising strength on the weights."""
+
+    sigmas: list[Number]
+    accuracy: list[Percent]
+    accuracy_std: list[Percent]
+    loss: list[Number | None]
+    loss_std: list[Number | None]
+
+
+class TaskProbabilities(Struct, frozen=True, kw_only=True):
+    """Mean probability that a network gives to each task, or to each class."""
+
+    names: list[str]
+    kind: str
+    mass: list[Number]
+
+
+class Confusion(Struct, frozen=True, kw_only=True):
+    """Counts of true (rows) and predicted (columns) classes."""
+
+    classes: list[str | int]
+    counts: list[list[Number]]
+
+
+class PredictorAnalysis(Struct, frozen=True, kw_only=True):
+    """The analyses of one predictor."""
+
+    calibration: Calibration
+    task_probabilities: TaskProbabilities
+    confusion: Confusion
+    flatness: Flatness | None = None
+
+
+class Agreement(Struct, frozen=True, kw_only=True):
+    """Share of the test samples on which two predictors give the same answer."""
+
+    predictors: list[str]
+    matrix: list[list[Number]]
+
+
+class Analysis(Struct, frozen=True, kw_only=True):
+    """The content of `analysis.json`."""
+
+    predictors: dict[str, PredictorAnalysis]
+    agreement: Agreement
+    settings: dict[str, Number | list[Number]] = {}
+    format: int = 1
+
+    def __post_init__(self) -> None:
+        for name, found in self.predictors.items():
+            square = (len(found.confusion.classes),) * 2
+            check_shape(found.confusion.counts, square, f"confusion of {name}")
+            if (curve := found.flatness) is not None:
+                rows = [curve.accuracy, curve.accuracy_std, curve.loss, curve.loss_std]
+                check_shape(rows, (4, len(curve.sigmas)), f"flatness of {name}")
+            mass = found.task_probabilities
+            check_shape([mass.mass], (1, len(mass.names)), f"task probabilities of {name}")
+        square = (len(self.agreement.predictors),) * 2
+        check_shape(self.agreement.matrix, square, "agreement")
+
+
+class MetricsEvent(Struct, frozen=True, tag="metrics", tag_field="event"):
+    """Means of the learner's metrics since the previous such event."""
+
+    step: int
+    values: dict[str, Number]
+
+
+class MemoryEvent(Struct, frozen=True, tag="memory", tag_field="event"):
+    """Samples of each class in the episodic memory."""
+
+    step: int
+    classes: list[Number]
+
+
+class AgesEvent(Struct, frozen=True, tag="ages", tag_field="event"):
+    """How often either semantic memory provided the replay logits, by the sample's age."""
+
+    step: int
+    edges: list[Number]
+    stable: list[Number]
+    total: list[Number]
+
+
+class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
+    """Class-IL accuracies of every predictor after a task."""
+
+    step: int
+    task: int
+    class_il: dict[str, list[Percent]]
+
+
+Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent
+
+
+def check_shape(matrix: Sequence[Sequence[Any]], shape: tuple[int, int], what: str) -> None:
+    """Raise ValueError if a matrix does not have this shape."""
+    rows, columns = shape
+    if len(matrix) != rows or any(len(row) != columns for row in matrix):
+        raise ValueError(f"{what} is not {rows} by {columns}")
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """A finished run.
+
+    Attributes:
+        place: Where the run is, relative to the folder that was read.
+        folder: Its files.
+        config: Its settings.
+        facts: What else `config.json` records.
+        result: Its accuracies.
+        timing: Its duration and machine.
+        events: Its events; empty if they cannot be used.
+        analysis: Its analyses, if there are any.
+        remarks: Problems with optional files, one sentence each.
+    """
+
+    place: str
+    folder: RunFolder
+    config: RunConfig
+    facts: Facts
+    result: Result
+    timing: Timing
+    events: tuple[Event, ...] = ()
+    analysis: Analysis | None = None
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> int:
+        """The run's seed."""
+        return self.facts.seed
+
+
+@dataclass(frozen=True)
+class SkippedFolder:
+    """A folder that contributes no numbers, and the reason."""
+
+    place: str
+    state: Literal["unfinished", "damaged", "duplicate", "unknown"]
+    reason: str
+
+
+def read_run(path: Path, place: str | None = None) -> RunRecord:
+    """Read a finished run.
+
+    Args:
+        path: The run's folder.
+        place: How to name it in messages and tables; its path if None.
+
+    Raises:
+        ValueError: If the folder is not a finished run, or a file it needs is damaged.
+    """
+    folder, remarks = RunFolder(path), list[str]()
+    config = folder.read("config.json", RunConfig)
+    return RunRecord(
+        str(path) if place is None else place,
+        folder,
+        config,
+        folder.read("config.json", Facts),
+        folder.read("result.json", Result),
+        timing=_optional(folder, "timing.json", Timing, remarks) or Timing(),
+        events=_events(folder, remarks),
+        analysis=_optional(folder, "analysis.json", Analysis, remarks),
+        remarks=tuple(remarks),
+    )
+
+
+def with_analysis(run: RunRecord) -> RunRecord:
+    """The run with the analysis that was written to its folder after it was read."""
+    remarks: list[str] = []
+    analysis = _optional(run.folder, "analysis.json", Analysis, remarks)
+    return replace(run, analysis=analysis, remarks=(*run.remarks, *remarks))
+
+
+def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolder]]:
+    """Read every run below these folders; folders that cannot be used are listed with a reason.
+
+    Raises:
+        ValueError: If a root is not a folder, or no run is found.
+    """
+    roots = list(roots)
+    runs: list[RunRecord] = []
+    skipped: list[SkippedFolder] = []
+    for root in roots:
+        if not root.is_dir():
+            raise ValueError(f"{root} is not a folder")
+        for path in _candidates(root):
+            found = _read_or_skip(path, _place(root, path))
+            if isinstance(found, RunRecord):
+                runs.append(found)
+            else:
+                skipped.append(found)
+    if not runs and all(folder.state == "unknown" for folder in skipped):
+        where = " and ".join(map(str, roots))
+        raise ValueError(f"{where} contains no runs; create some with `perdure run --out DIR`")
+    return runs, skipped
+
+
+def _candidates(root: Path) -> Iterator[Path]:
+    """Folders that hold a run's files, and folders with other files and no run below them."""
+    found: list[Path] = []
+    others: list[Path] = []
+    for here, folders, files in os.walk(root):
+        path = Path(here)
+        if {"config.json", "result.json"} & set(files):
+            found.append(path)
+            folders.clear()
+        elif files and path != root:
+            others.append(path)
+        folders.sort()
+    inside = {parent for path in found for parent in path.parents}
+    yield from sorted([*found, *(path for path in others if path not in inside)])
+
+
+def _place(root: Path, path: Path) -> str:
+    return path.relative_to(root.parent).as_posix() if path != root else root.name or str(root)
+
+
+def _read_or_skip(path: Path, place: str) -> RunRecord | SkippedFolder:
+    folder = RunFolder(path)
+    if not (path / "config.json").is_file() and not folder.complete:
+        return SkippedFolder(place, "unknown", "contains no run")
+    try:
+        if not folder.complete:
+            folder.read("config.json", RunConfig)
+            reason = "has no result.json: the run is in progress, was interrupted, or failed"
+            return SkippedFolder(place, "unfinished", reason)
+        return read_run(path, place)
+    except ValueError as error:
+        return SkippedFolder(place, "damaged", str(error).replace(f"{path}{os.sep}", ""))
+
+
+def _optional(folder: RunFolder, name: str, kind: type[T], remarks: list[str]) -> T | None:
+    """A file that a run may lack; if it cannot be used, a remark says why."""
+    if not (folder.path / name).is_file():
+        return None
+    try:
+        return folder.read(name, kind)
+    except ValueError as error:
+        remarks.append(f"{error} (ignored)".replace(f"{folder.path}{os.sep}", ""))
+        return None
+
+
+def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
+    """The events; none if a single line is damaged."""
+    path = folder.path / "events.jsonl"
+    if not path.is_file():
+        return ()
+    try:
+        lines = path.read_bytes().splitlines()
+        return tuple(msgspec.json.decode(line, type=Event) for line in lines)
+    except (OSError, ValueError, RecursionError) as error:
+        remarks.append(f"events.jsonl cannot be read: {error} (ignored)")
+        return ()

@@ -1,0 +1,401 @@
+"""Results over seeds: grouping, mean and standard deviation, published figures and verdicts.
+
+Every table and figure of the project, on the terminal, in reports and in the documentation, is a
+view of what this module computes.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from perdure import catalog
+from perdure.config import RunConfig
+from perdure.evaluation import mean_std
+from perdure.presets import Figure
+from perdure.results.records import RunRecord, Scores, SkippedFolder, read_runs
+
+ORDER = ("joint", "clser", "mean-er", "derpp", "der", "er")
+"""Methods that tables list first, in this order; SGD is last."""
+TOLERANCE = 1.5
+"""Percentage points by which a mean may miss a published one and still agree with it."""
+PAPER_RUNS = 10
+Kind = Literal["class_il", "task_il"]
+
+
+class Spread(NamedTuple):
+    """A mean over seeds and its sample standard deviation.
+
+    >>> str(Spread(91.234, 0.5, 10)), str(Spread(91.234, None, 1))
+    ('91.23 ± 0.50', '91.23')
+    """
+
+    mean: float
+    std: float | None
+    """None for a single seed."""
+    seeds: int
+
+    @classmethod
+    def over(cls, values: Sequence[float]) -> Spread:
+        """The spread of one value per seed."""
+        return cls(*mean_std(values), len(values))
+
+    def text(self, digits: int = 2) -> str:
+        """The spread as tables show it."""
+        if self.std is None:
+            return f"{self.mean:.{digits}f}"
+        return f"{self.mean:.{digits}f} ± {self.std:.{digits}f}"
+
+    def __str__(self) -> str:
+        return self.text()
+
+    @property
+    def error(self) -> float | None:
+        """The standard error of the mean; None for a single seed."""
+        return None if self.std is None else self.std / math.sqrt(self.seeds)
+
+
+def spread_text(spread: Spread | None, digits: int = 2) -> str:
+    """A spread as tables show it; a dash if there is none."""
+    return "–" if spread is None else spread.text(digits)
+
+
+def published_spread(figure: Figure) -> Spread:
+    """A published figure in the same form as ours."""
+    return Spread(figure.mean, figure.std, PAPER_RUNS if figure.std is not None else 1)
+
+
+class Verdict(NamedTuple):
+    """How our mean compares with a published one.
+
+    They agree if they differ by at most 1.5 percentage points or two standard errors of the
+    difference, whichever is larger.
+    """
+
+    difference: float
+    status: Literal["agrees", "above", "below"]
+
+
+def verdict(ours: Spread, figure: Figure) -> Verdict:
+    """Compare our result with a published figure."""
+    theirs = published_spread(figure)
+    allowed = max(TOLERANCE, 2 * math.hypot(ours.error or 0.0, theirs.error or 0.0))
+    difference = ours.mean - theirs.mean
+    if abs(difference) <= allowed:
+        return Verdict(difference, "agrees")
+    return Verdict(difference, "above" if difference > 0 else "below")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The runs of one configuration, ascending by seed.
+
+    Attributes:
+        runs: At least one run.
+        label: Tells the setting from all others of its comparison.
+    """
+
+    runs: tuple[RunRecord, ...]
+    label: str = ""
+
+    @property
+    def config(self) -> RunConfig:
+        """The settings that all runs share."""
+        return self.runs[0].config
+
+    @property
+    def data(self) -> str:
+        """Name of the data."""
+        return self.runs[0].facts.data
+
+    @property
+    def key(self) -> str:
+        """Identifies the setting within a page."""
+        return f"{self.config.stream}-{self.config.method}-{self.config.hash}"
+
+    @property
+    def seeds(self) -> list[int]:
+        """The seeds of the finished runs."""
+        return [run.seed for run in self.runs]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every run learned the whole stream."""
+        return all(run.result.complete for run in self.runs)
+
+    @property
+    def tests_overlap(self) -> bool:
+        """Whether each test contains the earlier ones."""
+        return any(run.result.tests_overlap for run in self.runs)
+
+    @cached_property
+    def predictors(self) -> list[str]:
+        """The networks that every run evaluated, the one that `predict` uses first."""
+        first, *others = (run.result.predictors for run in self.runs)
+        return [name for name in first if all(name in found for found in others)]
+
+    def scores(self, predictor: str, kind: Kind = "class_il") -> list[Scores]:
+        """The scores of each run; empty unless all runs have them."""
+        found = [getattr(run.result.predictors[predictor], kind) for run in self.runs]
+        return [] if None in found else found
+
+    def spread(
+        self, predictor: str | None = None, kind: Kind = "class_il", key: str = "mean"
+    ) -> Spread | None:
+        """A number of a predictor's scores over the seeds; None unless every run has it.
+
+        Args:
+            predictor: The predictor's name; the answering one if None.
+            kind: Class-IL or Task-IL.
+            key: A field of `Scores`.
+        """
+        if not self.predictors:
+            return None
+        found = self.scores(predictor or self.predictors[0], kind)
+        values = [value for scores in found if (value := getattr(scores, key)) is not None]
+        return Spread.over(values) if values and len(values) == len(self.runs) else None
+
+    def figures(self, predictor: str | None = None, table: str | None = None) -> list[Figure]:
+        """The published figures that may be shown next to a predictor, each mean once.
+
+        Args:
+            predictor: The predictor's name; the answering one if None.
+            table: Number of the paper's table; all tables if None.
+        """
+        if not (self.complete and self.predictors):
+            return []
+        name = predictor or self.predictors[0]
+        answering = name == self.predictors[0]
+        found = [
+            figure
+            for figure in self.config.published_figures(table)
+            if figure.predictor == name or (figure.predictor is None and answering)
+        ]
+        return list({figure.mean: figure for figure in reversed(found)}.values())[::-1]
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces these runs."""
+        return self.config.command(self.seeds)
+
+    def seconds(self) -> float | None:
+        """Seconds that the runs took together; None if unknown for any of them."""
+        shares = [run.timing.share for run in self.runs]
+        return None if None in shares else sum(share or 0.0 for share in shares)
+
+    def summary(self) -> dict[str, Any]:
+        """Plain values for one JSON line; accuracies in percent."""
+        config = self.config
+        usual = RunConfig.__dataclass_fields__
+        conditions = {
+            name: value
+            for name, value in config.select("comparison", "method", "execution").items()
+            if name in ("stream_seed", "validation", "max_steps", "update", "precision")
+            and value != usual[name].default
+        }
+        departures = config.departures()
+
+        def plain(predictor: str, kind: Kind, key: str = "mean") -> dict[str, float | None]:
+            found = self.spread(predictor, kind, key)
+            return {"mean": found and found.mean, "std": found and found.std}
+
+        predictors: dict[str, dict[str, Any]] = {}
+        for name in self.predictors:
+            predictors[name] = {kind: plain(name, kind) for kind in ("class_il", "task_il")}
+            if self.tests_overlap:
+                predictors[name]["last_test"] = plain(name, "class_il", "last_test")
+        return {
+            "stream": config.stream,
+            "data": self.data,
+            "method": config.method,
+            "buffer_size": config.buffer_size,
+            **conditions,
+            **({"departures": departures} if departures else {}),
+            "hash": config.hash,
+            "seeds": self.seeds,
+            "predictors": predictors,
+            "seconds": self.seconds(),
+        }
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Settings whose results may be compared: the same stream, data, network and length.
+
+    Attributes:
+        name: Names the stream and whatever departs from the usual.
+        settings: In the order of tables.
+    """
+
+    name: str
+    settings: tuple[Setting, ...]
+
+    @property
+    def config(self) -> RunConfig:
+        """The first setting's configuration; its comparison fields are everyone's."""
+        return self.settings[0].config
+
+    @property
+    def stream(self) -> str:
+        """The stream's name."""
+        return self.config.stream
+
+    def buffer_sizes(self) -> list[int | None]:
+        """The buffer sizes of its settings; [None] if no setting has a memory."""
+        sizes = sorted({s.config.buffer_size for s in self.settings} - {None})  # type: ignore[type-var]
+        return [*sizes] or [None]
+
+    def by_method(self, buffer_size: int | None) -> dict[str, Setting]:
+        """One setting per method with this buffer size or without a memory.
+
+        Of several, the one closest to the published settings, then the one with most seeds.
+        """
+        chosen: dict[str, Setting] = {}
+        for setting in self.settings:
+            if setting.config.buffer_size in (None, buffer_size):
+                method = setting.config.method
+                chosen[method] = max(chosen.get(method, setting), setting, key=_preference)
+        return chosen
+
+
+@dataclass(frozen=True)
+class Collection:
+    """Everything found below some folders.
+
+    Attributes:
+        comparisons: In the catalog's order of streams.
+        skipped: Folders that contribute no numbers.
+    """
+
+    comparisons: tuple[Comparison, ...]
+    skipped: tuple[SkippedFolder, ...] = ()
+
+    @property
+    def settings(self) -> list[Setting]:
+        """All settings."""
+        return [setting for part in self.comparisons for setting in part.settings]
+
+    @property
+    def runs(self) -> list[RunRecord]:
+        """All runs."""
+        return [run for setting in self.settings for run in setting.runs]
+
+
+def collect(roots: Iterable[Path]) -> Collection:
+    """Read and group every run below these folders."""
+    runs, skipped = read_runs(roots)
+    return group(runs, skipped)
+
+
+def group(runs: Iterable[RunRecord], skipped: Iterable[SkippedFolder] = ()) -> Collection:
+    """Group runs by configuration, and configurations by what may be compared."""
+    by_config: dict[str, dict[int, RunRecord]] = {}
+    duplicates: list[SkippedFolder] = []
+    for run in runs:
+        seeds = by_config.setdefault(json.dumps(run.config.identity(), sort_keys=True), {})
+        first = seeds.setdefault(run.seed, run)
+        if first is not run:
+            reason = f"the same run as {first.place}"
+            duplicates.append(SkippedFolder(run.place, "duplicate", reason))
+    by_comparison: dict[str, list[Setting]] = {}
+    for seeds in by_config.values():
+        setting = Setting(tuple(seeds[seed] for seed in sorted(seeds)))
+        shared = json.dumps(setting.config.select("comparison"), sort_keys=True)
+        by_comparison.setdefault(shared, []).append(setting)
+    comparisons: list[Comparison] = []
+    for settings in by_comparison.values():
+        settings.sort(key=_order)
+        name = _unique_name(_comparison_name(settings[0]), comparisons)
+        comparisons.append(Comparison(name, tuple(_labelled(settings))))
+    streams = list(catalog.STREAMS)
+    comparisons.sort(
+        key=lambda c: (streams.index(c.stream) if c.stream in streams else len(streams), c.name)
+    )
+    return Collection(tuple(comparisons), (*skipped, *duplicates))
+
+
+def _comparison_name(setting: Setting) -> str:
+    config = setting.config
+    entry = catalog.STREAMS.get(config.stream)
+    parts = []
+    if setting.data != config.stream and not (entry and setting.data == entry.datasets[0]):
+        parts.append(setting.data)
+    if entry is None or config.network != entry.network:
+        parts.append(config.network)
+    if config.max_steps is not None:
+        parts.append(f"first {config.max_steps} steps")
+    if config.validation is not None:
+        parts.append(f"validation on {config.validation:g}")
+    if config.stream_seed is not None:
+        parts.append(f"stream seed {config.stream_seed}")
+    return f"{config.stream} ({', '.join(parts)})" if parts else config.stream
+
+
+def slug(name: str) -> str:
+    """A name as it can stand in a URL fragment or a file name.
+
+    >>> slug("s-mnist (mnist5k, first 100 steps)")
+    's-mnist-mnist5k-first-100-steps'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def _unique_name(name: str, others: Sequence[Comparison]) -> str:
+    """The name, numbered if other data has the same one."""
+    taken = {slug(other.name) for other in others}
+    names = itertools.chain([name], (f"{name}, no. {i}" for i in itertools.count(2)))
+    return next(n for n in names if slug(n) not in taken)
+
+
+def _order(setting: Setting) -> tuple[Any, ...]:
+    methods = [*ORDER, *(m for m in catalog.METHODS if m not in (*ORDER, "sgd")), "sgd"]
+    config = setting.config
+    place = methods.index(config.method) if config.method in methods else len(methods)
+    values = json.dumps(dict(config.hyperparameters), sort_keys=True)
+    return place, config.method, config.buffer_size or 0, _departure_count(config), values
+
+
+def _preference(setting: Setting) -> tuple[bool, int, int]:
+    return setting.config.is_published, -_departure_count(setting.config), len(setting.runs)
+
+
+def _departure_count(config: RunConfig) -> int:
+    return len(config.departures()) + (config.update != "random")
+
+
+def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
+    """Each setting with its method, its buffer size, and what tells it from its variants."""
+    for setting in settings:
+        config = setting.config
+        variants = [
+            _variant(other.config)
+            for other in settings
+            if (other.config.method, other.config.buffer_size)
+            == (config.method, config.buffer_size)
+        ]
+        usual = set(config.hyperparameters) - set(config.departures())
+        differs = [
+            f"{name.replace('_', ' ')} {value:g}"
+            if isinstance(value, float)
+            else f"{name.replace('_', ' ')} {value}"
+            for name, value in _variant(config).items()
+            if name not in usual and any(other.get(name) != value for other in variants)
+        ]
+        size = [] if config.buffer_size is None else [str(config.buffer_size)]
+        label = " ".join([config.method_title, *size])
+        yield replace(setting, label=f"{label} ({', '.join(differs)})" if differs else label)
+
+
+def _variant(config: RunConfig) -> dict[str, Any]:
+    """What may differ between settings of one method and buffer size."""
+    settings = config.select("method", "execution")
+    for name in ("method", "buffer_size", "hyperparameters"):
+        del settings[name]
+    return {**config.hyperparameters, **settings}

@@ -1,0 +1,118 @@
+"""Results as tables on a terminal: the view that `run`, `reproduce`, `demo` and `analyze` share."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from perdure.results.claims import (
+    accuracy_retained,
+    calibration_error,
+    distance_from_uniform,
+    last_task_excess,
+    over_seeds,
+)
+from perdure.results.table import Setting, published_spread, spread_text
+
+LOG_WIDTH = 250
+"""Columns in a file or a pipe, where nothing has to be folded."""
+
+
+def show(*tables: Table) -> None:
+    """Print tables to stdout, as wide as the terminal, or as wide as they need to be in a log."""
+    console = Console()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = Console(width=LOG_WIDTH)
+    for table in tables:
+        console.print(table)
+
+
+def results_table(
+    settings: Sequence[Setting],
+    title: str,
+    *,
+    by_predictor: bool = False,
+    table: str | None = None,
+    planned: Mapping[str, int] | None = None,
+) -> Table:
+    """Accuracy over seeds, one row per setting, with published figures where they apply.
+
+    Args:
+        settings: What to show, in this order.
+        title: The table's title.
+        by_predictor: Whether each setting has a row per network instead of the answering one.
+        table: Number of the paper's table whose figures to prefer; any if None.
+        planned: Seeds that each setting should have, by `config.hash`, to show what is missing.
+    """
+    streams = {setting.config.stream for setting in settings}
+    columns = {
+        "stream": len(streams) > 1,
+        "method": True,
+        "buffer": any(s.config.buffer_size is not None for s in settings),
+        "settings": any(s.config.departures() for s in settings),
+        "seeds": True,
+        "network": by_predictor,
+        "Class-IL": True,
+        "published": any(s.figures(p) for s in settings for p in _rows(s, by_predictor)),
+        "Task-IL": any(s.spread(kind="task_il") for s in settings),
+        "last test": any(s.tests_overlap for s in settings),
+    }
+    found = Table(title=escape(title), min_width=len(title))
+    left = ("stream", "method", "settings", "network")
+    for name in (name for name, used in columns.items() if used):
+        found.add_column(name, justify="left" if name in left else "right", overflow="fold")
+    previous = None
+    for setting in settings:
+        config = setting.config
+        if previous not in (None, config.stream):
+            found.add_section()
+        for i, predictor in enumerate(_rows(setting, by_predictor)):
+            figures = setting.figures(predictor, table) or setting.figures(predictor)
+            made, wanted = len(setting.runs), (planned or {}).get(config.hash)
+            departures = (f"{k.replace('_', ' ')} {v:g}" for k, v in config.departures().items())
+            cells = {
+                "stream": escape(config.stream) if previous != config.stream else "",
+                "method": escape(config.method_title),
+                "buffer": "–" if config.buffer_size is None else str(config.buffer_size),
+                "settings": escape("\n".join(departures)),
+                "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
+                "network": predictor,
+                "Class-IL": spread_text(setting.spread(predictor)),
+                "published": "; ".join(str(published_spread(f)) for f in figures) or "–",
+                "Task-IL": spread_text(setting.spread(predictor, "task_il")),
+                "last test": spread_text(setting.spread(predictor, key="last_test")),
+            }
+            if i:
+                cells |= dict.fromkeys(("stream", "method", "buffer", "settings", "seeds"), "")
+            found.add_row(*(cell for name, cell in cells.items() if columns[name]))
+            previous = config.stream
+    return found
+
+
+def _rows(setting: Setting, by_predictor: bool) -> Sequence[str]:
+    return setting.predictors if by_predictor else setting.predictors[:1]
+
+
+def analyses_table(settings: Sequence[Setting]) -> Table:
+    """The analyses of each setting's answering network, over the seeds that have them."""
+    measures = {
+        "calibration error": calibration_error,
+        "last task's excess": last_task_excess,
+        "distance from uniform": distance_from_uniform,
+        "left under noise": accuracy_retained,
+    }
+    title = "Analyses of the answering network, over seeds; shares from 0 to 1"
+    table = Table("stream", "method", "seeds", title=title, min_width=len(title))
+    for name in measures:
+        table.add_column(name, justify="right")
+    for setting in settings:
+        runs = [run for run in setting.runs if run.analysis is not None]
+        cells = [spread_text(over_seeds(runs, measure), 3) for measure in measures.values()]
+        stream = f"{setting.config.stream} ({setting.data})"
+        label = f"{setting.label} ({setting.config.hash})"
+        table.add_row(escape(stream), escape(label), str(len(runs)), *cells)
+    return table
