@@ -1,9 +1,11 @@
 """Draw docs/images/forgetting.svg, the picture in the README, from finished runs.
 
-perdure run s-mnist --method sgd --dataset mnist5k --seeds 0:5
-perdure run s-mnist --method er --dataset mnist5k --seeds 0:5
-perdure run s-mnist --method clser --dataset mnist5k --seeds 0:5
-python docs/make_picture.py runs
+    perdure run s-mnist --method sgd --dataset mnist5k --seeds 0:5
+    perdure run s-mnist --method er --dataset mnist5k --seeds 0:5
+    perdure run s-mnist --method clser --dataset mnist5k --seeds 0:5
+    python docs/make_picture.py runs
+
+The picture shows means over the seeds.
 """
 
 from __future__ import annotations
