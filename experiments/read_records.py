@@ -1,4 +1,4 @@
-"""Figures of docs/results.md that no table has, from the records that are kept.
+"""Figures of docs/log that no table has, from the records that are kept.
 
     python experiments/read_records.py
 

@@ -9,7 +9,7 @@ prints one JSON line. `draws`: the same weights, statistics from 50 other replay
 `steps`: training goes on with the last task, and every 50 steps the memory is asked with its own
 statistics (`running`) and with those of 100 replay batches, equally weighted (`settled`).
 Accuracies are the mean over tasks and, beside it, those of each class. The lines behind
-docs/results.md are in swings.jsonl; the networks of these runs were not kept.
+docs/log/cifar-deviations.md are in swings.jsonl; the networks of these runs were not kept.
 """
 
 from __future__ import annotations

@@ -98,6 +98,7 @@ def test_pages_are_taken_apart() -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+    names = {"__name__": "__main__"}  # the blocks of a page build on each other
     for block in blocks(page.read_text()):
         if block.language != "python":
             continue
@@ -105,7 +106,7 @@ def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            exec(code, {"__name__": "__main__"})
+            exec(code, names)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

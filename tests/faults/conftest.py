@@ -1,4 +1,4 @@
-"""What the long suite did, counted and shown at its end: the figures of docs/reliability.md."""
+"""What the long suite did, counted and shown at its end: the figures of docs/log/faults.md."""
 
 from __future__ import annotations
 
