@@ -128,13 +128,15 @@ def test_a_run_resumes_bit_for_bit(kind: str, stream: str, tmp_path: Path) -> No
         assert resumed.order.get_state().equal(whole.order.get_state())
 
 
-STOPS = (1, 99, 100, 101, 150, 159, 160, 161, 200, 319, 320, 639, 640)
-"""Steps at and next to reports of metrics (every 100 steps) and ends of tasks (every 160)."""
-
-
-def test_events_and_checkpoints_of_a_resumed_run_are_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("epochs", "reports", "stops"),  # at and next to ends of tasks and reports of metrics
+    [(40, 10, (1, 99, 100, 101, 159, 160, 161, 200, 639, 640)), (25, 4, (99, 100, 101, 400))],
+)
+def test_events_and_checkpoints_of_a_resumed_run_are_the_same_bytes(
+    epochs: int, reports: int, stops: Sequence[int], tmp_path: Path
+) -> None:
     def make(name: str) -> tuple[Run, EventLog, Checkpointer]:
-        run = toy.run("clser", 3, epochs=40)
+        run = toy.run("clser", 3, epochs=epochs)  # four steps per epoch
         saved = checkpointer(tmp_path / name)
         return run, EventLog(RunFolder(tmp_path / name / "seed-3"), run), saved
 
@@ -148,8 +150,9 @@ def test_events_and_checkpoints_of_a_resumed_run_are_the_same_bytes(tmp_path: Pa
         train([whole], callbacks=[log, saved])
     expected = files(saved)
     kinds = [json.loads(line)["event"] for line in expected[0].splitlines()]
-    assert (kinds.count("metrics"), kinds.count("memory"), kinds.count("evaluation")) == (10, 10, 5)
-    for step in STOPS:
+    assert kinds.count("metrics") == kinds.count("memory") == reports
+    assert kinds.count("evaluation") == 5
+    for step in stops:
         run, log, saved = make(str(step))
         stop_at([run], step, saved, log)
         log.folder.event("metrics", step=step + 1, loss=0.0)  # written after the checkpoint

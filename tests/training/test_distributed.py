@@ -20,7 +20,7 @@ from perdure import ER, load_run
 from perdure.networks import ResNet18
 from perdure.results import RunFolder
 from perdure.state import read_file, write_file
-from perdure.training import plan
+from perdure.training import TrainingError, plan, shared
 from perdure.training.distributed import divide, synchronise
 from perdure.training.launch import setup_ranks, torchrun_rank
 
@@ -265,6 +265,14 @@ def test_ranks_with_different_streams_are_refused(tmp_path: Path) -> None:
     (message,) = outcome.messages
     assert "configuration of rank 1 differs" in message
     assert message.endswith("data_checksum, hash, stream_checksum")
+
+
+def test_ranks_with_different_losses_have_diverged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shared, "from_all", lambda loss: [loss, 1.01 * loss])
+    with pytest.raises(TrainingError, match="the ranks diverged"):
+        shared.SharedFolder(tmp_path).event("metrics", step=100, loss=2.0)
 
 
 # -- unsupported uses ------------------------------------------------------------------------
