@@ -288,7 +288,7 @@ def test_a_group_without_a_common_checkpoint_starts_from_the_beginning(
     assert "seed 3, 4: no usable checkpoint" in caplog.text
 
 
-# -- when checkpoints are written------------------------------------------------------------------
+# -- when checkpoints are written -----------------------------------------------------------
 
 
 class Recording(Checkpointer):
@@ -379,7 +379,7 @@ def pause(seconds: float) -> int:
     return 0
 
 
-# -- damaged checkpoints -----------------------------------------------------------------------
+# -- damaged checkpoints --------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -495,7 +495,7 @@ def test_altered_events_are_discarded_with_a_warning(
     assert "events.jsonl was altered" in caplog.text
 
 
-# -- what is never saved----------------------------------------------------------------------
+# -- what is never saved --------------------------------------------------------------------
 
 
 def test_nothing_is_saved_after_a_loss_that_is_not_finite(tmp_path: Path) -> None:

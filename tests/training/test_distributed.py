@@ -86,7 +86,7 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
             assert found[name] == value, name
 
 
-# -- equal results -------------------------------------------------------------------------
+# -- equal results --------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -275,7 +275,7 @@ def test_ranks_with_different_losses_have_diverged(
         shared.SharedFolder(tmp_path).event("metrics", step=100, loss=2.0)
 
 
-# -- unsupported uses ------------------------------------------------------------------------
+# -- unsupported uses -----------------------------------------------------------------------
 
 
 @pytest.fixture
