@@ -17,9 +17,8 @@ import torch
 
 from perdure import CLSER, Stream, from_tensors
 from perdure.networks import mlp, resnet18
-from perdure.results import RunFolder
 from perdure.training import Run
-from perdure.training.checkpoint import Checkpoints, Shelf
+from perdure.training.checkpoint import Checkpointer, CheckpointStore
 
 EVERY = 60.0
 REPEATS = 7
@@ -38,16 +37,15 @@ def measure(name: str, network: torch.nn.Module, shape: tuple[int, ...], buffer_
     learner.memory.add(run.stream.tasks[0].samples())
     pauses, writings = [], []
     with tempfile.TemporaryDirectory() as place:
-        shelf = Shelf(RunFolder(Path(place)), {})
-        (shelf.run.path / "events.jsonl").touch()
-        keeper = Checkpoints([shelf], EVERY, {})
+        store = CheckpointStore(Path(place), {})
+        checkpointer = Checkpointer([store], EVERY)
         for _ in range(REPEATS):
             began, spent = time.thread_time(), time.process_time()
-            keeper.keep([run])
+            checkpointer.on_checkpoint([run])
             pauses.append(time.thread_time() - began)
-            keeper.wait()
+            checkpointer.wait()
             writings.append(time.process_time() - spent - pauses[-1])
-        size = max(path.stat().st_size for path in shelf.path.iterdir())
+        size = max(path.stat().st_size for path in store.path.iterdir())
     pause, writing = statistics.median(pauses), statistics.median(writings)
     share = 100 * (pause + writing) / EVERY
     print(

@@ -144,7 +144,7 @@ def ours(
     began = time.perf_counter()
     for _ in range(9):
         step()
-    engine.wait()
+    engine.synchronize()
     start = time.perf_counter() - began
     return milliseconds(step, steps, 20) / learners, start
 
@@ -173,7 +173,7 @@ def main() -> None:
                 "times_faster": round(usual / ms, 1),
                 "share_of_matrix_rate": round(share, 3),
                 "start_s": round(start, 1),
-                "refused": [refusal[:100] for refusal in engine.refusals()][:1],
+                "refused": [refusal[:100] for refusal in engine.fallbacks()][:1],
             }
             print(name, found[name], file=sys.stderr, flush=True)
     small, large = (

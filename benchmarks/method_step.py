@@ -42,7 +42,7 @@ def prepared(kind: type[Learner], samples: Samples, batch: int, engine: Engine) 
         mine = (samples.labels // 2 == number).nonzero()[:, 0]
         for rows in torch.split(mine[: 20 * batch], batch):
             engine.step(learner, samples.rows(rows))
-        engine.wait()
+        engine.synchronize()
         if learner.needs_boundaries and number < TASKS - 1:
             learner.end_task(samples.rows(mine[:BUFFER]))
     return learner
@@ -75,7 +75,7 @@ def main() -> None:
         for name in names:
             engine, learner = engines[name], learners[name]
             steps = 5 if turn == 0 or name in ("gem", "gss") else 40
-            ms = timed(lambda e=engine, x=learner: e.step(x, last), steps, engine.wait)  # type: ignore[misc]
+            ms = timed(lambda e=engine, x=learner: e.step(x, last), steps, engine.synchronize)  # type: ignore[misc]
             if turn:
                 found[name].append(ms)
     middle = {name: statistics.median(values) for name, values in found.items()}

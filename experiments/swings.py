@@ -60,7 +60,7 @@ def main() -> None:
     stable = learner.stable.network
 
     def accuracy_of(network: nn.Module) -> dict[str, object]:
-        with engine.arithmetic():
+        with engine.autocast():
             found = accuracies(Predictor(network, learner.normalise), stream.tests)
         mean = sum(found.class_il) / len(found.class_il)
         return {"mean": round(mean, 2), "per_class": found.per_class}
@@ -74,7 +74,7 @@ def main() -> None:
                 part.momentum = momentum
                 if momentum is None:
                     part.reset_running_stats()
-        with engine.arithmetic():
+        with engine.autocast():
             for _ in range(batches):
                 past = learner.memory.draw(learner.memory_batch)
                 assert past is not None
@@ -90,7 +90,7 @@ def main() -> None:
         for _ in range(50):
             rows = torch.randint(len(samples.labels), (batch,), device=given.device)
             engine.step(learner, samples.rows(rows))
-        engine.wait()
+        engine.synchronize()
         steps.append(
             {"running": accuracy_of(stable), "settled": accuracy_of(after_replay(100, None))}
         )

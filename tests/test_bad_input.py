@@ -149,7 +149,7 @@ CASES = {
     "run --validation nan": "validation fraction is nan",
     "run --validation 0.0001": "--validation 0.0001 leaves 'classes 0 to 1' without a sample",
     "run --validation 0.9999": "the tasks of s-mnist hold less than one batch of 10",
-    "run mnist-360 --method gem": "GEM must be told where tasks end, and mnist-360 has no task",
+    "run mnist-360 --method gem": "GEM needs task boundaries, and mnist-360 has none",
     # folders
     "run --data nowhere": "mnist is not in nowhere; fetch it with `perdure data fetch mnist",
     "run --data a-file": "mnist is not in a-file",

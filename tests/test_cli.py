@@ -367,7 +367,7 @@ def test_a_run_that_diverges_is_one_sentence_and_status_1(
     assert (ended.status, ended.out) == (1, "")
     (line,) = ended.err.splitlines()
     assert line.startswith("perdure: seed 0 failed: the loss was infinite or not a num")
-    assert line.endswith("most often the learning rate (1e+30) is too high")
+    assert line.endswith("the learning rate (1e+30) is probably too high")
 
 
 def test_the_seeds_that_did_not_fail_are_summed_up(

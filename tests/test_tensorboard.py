@@ -1,4 +1,4 @@
-"""Runs as TensorBoard shows them."""
+"""TensorBoard logs of runs."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from perdure.cli import main
+from perdure.integrations.tensorboard import TensorBoardLog
 from perdure.results import RunFolder
-from perdure.tensorboard import TensorBoardLog
 
 ARGUMENTS = [
     "run",
@@ -29,8 +29,8 @@ ARGUMENTS = [
 
 
 @pytest.fixture(autouse=True)
-def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of the test's own, and signals as they were."""
+def _isolated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run in a temporary folder, and restore the signal handlers."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -38,62 +38,61 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def scalars(folder: Path) -> dict[str, Any]:
-    """What TensorBoard would show: by name, the values with their steps."""
+    """What TensorBoard shows: steps and values, by name."""
     log = EventAccumulator(str(folder))
     log.Reload()
     names = log.Tags()["scalars"]
     return {name: [(e.step, e.value) for e in log.Scalars(name)] for name in names}
 
 
-def test_losses_accuracies_and_memory_are_logged_for_every_run(tmp_path: Path) -> None:
+def test_metrics_accuracies_and_memory_are_logged_for_every_run(tmp_path: Path) -> None:
     assert main([*ARGUMENTS, "--seeds", "0:2", "--tensorboard", "log"]) == 0
     (setting,) = (tmp_path / "runs" / "s-mnist").iterdir()
     for seed in (0, 1):
         events = list(RunFolder(setting / f"seed-{seed}").events())
         shown = scalars(tmp_path / "log" / "s-mnist" / setting.name / f"seed-{seed}")
-        first, second = (e for e in events if e["event"] == "totals")
-        assert shown["per step/loss"] == [
-            (100, pytest.approx(first["loss"] / 100)),
-            (150, pytest.approx((second["loss"] - first["loss"]) / 50)),
-        ]
+        metrics = [e for e in events if e["event"] == "metrics"]
+        assert [e["step"] for e in metrics] == [100, 150]
+        for name in ("loss", "stable_used"):
+            expected = [(e["step"], pytest.approx(e[name])) for e in metrics]
+            assert shown[f"train/{name}"] == expected
         evaluations = [e for e in events if e["event"] == "evaluation"]
         assert shown["accuracy/stable/test 0"] == [
             (e["step"], pytest.approx(e["class_il"]["stable"][0])) for e in evaluations
         ]
         memory = [e for e in events if e["event"] == "memory"]
         assert shown["memory/class 1"] == [(e["step"], e["classes"][1]) for e in memory]
-        assert "per step/stable_used" in shown
 
 
-def test_logging_again_shows_each_value_once(tmp_path: Path) -> None:
+def test_logging_a_run_again_replaces_its_values(tmp_path: Path) -> None:
     for more in ([], [], ["--again"]):
         assert main([*ARGUMENTS, "--tensorboard", "log", *more]) == 0
     (folder,) = (tmp_path / "log" / "s-mnist").glob("*/seed-0")
-    assert [step for step, _ in scalars(folder)["per step/loss"]] == [100, 150]
+    assert [step for step, _ in scalars(folder)["train/loss"]] == [100, 150]
 
 
-def test_events_are_read_as_they_are_written(tmp_path: Path) -> None:
+def test_events_are_logged_as_they_are_written(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "s" / "m" / "seed-0")
     with TensorBoardLog(tmp_path / "log", [run]) as log:
-        log.read()  # the run has not begun
+        log.update()  # the run has not started
         run.begin({})
-        run.event("totals", step=100, loss=50.0)
-        log.read()
+        run.event("metrics", step=100, loss=0.5)
+        log.update()
         shown = tmp_path / "log" / "s" / "m" / "seed-0"
-        assert scalars(shown)["per step/loss"] == [(100, 0.5)]
+        assert scalars(shown)["train/loss"] == [(100, 0.5)]
         with (run.path / "events.jsonl").open("a") as file:
-            file.write('{"event": "totals", "lo')  # a line that is being written
+            file.write('{"event": "metrics", "lo')  # an incomplete line
             file.flush()
-            log.read()
-            file.write('ss": 80.0, "step": 200}\n')
-        log.read()
-        assert scalars(shown)["per step/loss"][1:] == [(200, pytest.approx(0.3))]
-        run.begin({})  # and all over again
-        run.event("totals", step=100, loss=60.0)
-    assert scalars(shown)["per step/loss"] == [(100, pytest.approx(0.6))]
+            log.update()
+            file.write('ss": 0.25, "step": 200}\n')
+        log.update()
+        assert scalars(shown)["train/loss"][1:] == [(200, 0.25)]
+        run.begin({})  # starts over
+        run.event("metrics", step=100, loss=0.75)
+    assert scalars(shown)["train/loss"] == [(100, 0.75)]
 
 
-def test_without_the_package_a_sentence_says_what_to_install(
+def test_the_message_for_a_missing_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)

@@ -97,7 +97,7 @@ def a_damaged_stopped_run_ends_right(stopped: Path, expected: dict[str, str], da
         assert found == expected
         assert left_over(folder.path) == set()
         if name == "checkpoints/2.safetensors":
-            assert any("trying the checkpoint before it" in sentence for sentence in said)
+            assert any("trying the previous checkpoint" in sentence for sentence in said)
 
 
 def a_damaged_finished_run_says_so(whole: Path, expected: dict[str, str], data: Draw) -> None:

@@ -1,4 +1,4 @@
-"""Two ranks that share one GPU, and with it BatchNorm's statistics, against one process."""
+"""Two ranks on one GPU, with synchronised BatchNorm, compared with one process."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--np
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_two_ranks_learn_what_one_process_learns() -> None:
+def test_two_ranks_learn_the_same_as_one_process() -> None:
     ended = subprocess.run(
         [*TORCHRUN, str(Path(__file__))],
         env={**os.environ, "CUBLAS_WORKSPACE_CONFIG": ":4096:8"},
@@ -32,7 +32,7 @@ def test_two_ranks_learn_what_one_process_learns() -> None:
         check=False,
     )
     assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.count("alike") == 2
+    assert ended.stdout.count("equal") == 2
 
 
 def learn(kind: type[CLSER] | type[DERPP], *, divided: bool) -> Learner:
@@ -54,10 +54,10 @@ def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
 
 
 def main() -> None:
-    """Rank by rank: the learner alone, then shared, which must come to the same."""
+    """Compare a learner trained by this rank alone with one trained by both."""
     torch.use_deterministic_algorithms(True)
     torch.backends.cudnn.allow_tf32 = False
-    dist.init_process_group("gloo")  # NCCL takes no two ranks on one GPU
+    dist.init_process_group("gloo")  # NCCL does not support two ranks on one GPU
     for kind in (CLSER, DERPP):
         alone = copy.deepcopy(learn(kind, divided=False).state_dict())
         shared = learn(kind, divided=True).state_dict()
@@ -65,7 +65,7 @@ def main() -> None:
             one, other = (s[part].get("network", s[part]) for s in (alone, shared))
             assert_close(other, one)
         assert_close(shared["memory"]["stored"], alone["memory"]["stored"])
-    print("alike")
+    print("equal")
     dist.destroy_process_group()
 
 

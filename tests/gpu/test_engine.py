@@ -1,4 +1,4 @@
-"""Captured and eager steps, on a real GPU."""
+"""Captured and eager steps on a GPU."""
 
 from __future__ import annotations
 
@@ -86,11 +86,11 @@ def trained(engine: Engine, learners: list[Learner], supply: list[Samples]) -> l
         for learner in learners:
             engine.step(learner, batch)
         if number == len(supply) // 2:
-            engine.wait()
+            engine.synchronize()
             for learner in learners:
                 if learner.needs_boundaries:
                     learner.end_task(batch)
-    engine.wait()
+    engine.synchronize()
     return [flat(learner.state_dict()) for learner in learners]
 
 
@@ -98,21 +98,21 @@ def trained(engine: Engine, learners: list[Learner], supply: list[Samples]) -> l
 @pytest.mark.parametrize(
     ("precision", "dropout"), [("fp32", False), ("fp32", True), ("bf16", False)]
 )
-def test_captured_steps_are_the_eager_steps_bit_for_bit(
+def test_captured_steps_equal_eager_steps_bit_for_bit(
     kind: type[Learner], precision: str, dropout: bool
 ) -> None:
     supply = batches(30, last=5)
     engine = Captured("cuda", precision)
     (eager,) = trained(Eager("cuda", precision), [build(kind, dropout=dropout)], supply)
     (captured,) = trained(engine, [build(kind, dropout=dropout)], supply)
-    assert engine.refusals() == []
-    assert next(iter(engine.lanes.values())).graph is not None
+    assert engine.fallbacks() == []
+    assert next(iter(engine.learners.values())).graph is not None
     assert len(eager) == len(captured)
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 
 @pytest.mark.parametrize("kind", [DER, DERPP, FDR, AGEM, GSS, MER, ICaRL])
-def test_every_method_that_can_be_captured_is_and_with_the_eager_result(
+def test_capturable_methods_are_captured_with_the_eager_result(
     kind: type[Learner],
 ) -> None:
     supply = batches(40)
@@ -120,40 +120,40 @@ def test_every_method_that_can_be_captured_is_and_with_the_eager_result(
     (eager,) = trained(Eager("cuda", "bf16"), [build(kind)], supply)
     (captured,) = trained(engine, [build(kind)], supply)
     if kind.capturable:
-        assert engine.refusals() == []
-        assert next(iter(engine.lanes.values())).graph is not None
+        assert engine.fallbacks() == []
+        assert next(iter(engine.learners.values())).graph is not None
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 
-def test_a_method_that_cannot_be_captured_says_so_and_runs_eagerly() -> None:
+def test_methods_that_cannot_be_captured_run_eagerly() -> None:
     supply = batches(12)
     engine = Captured("cuda", "fp32")
     (eager,) = trained(Eager("cuda", "fp32"), [build(GEM)], supply)
     (captured,) = trained(engine, [build(GEM)], supply)
-    assert "GEM" in engine.refusals()[0]
+    assert "GEM" in engine.fallbacks()[0]
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_a_seed_gives_the_same_bits_whatever_runs_beside_it(precision: str) -> None:
+def test_results_do_not_depend_on_other_learners_on_the_gpu(precision: str) -> None:
     supply = batches(30)
     (alone,) = trained(Captured("cuda", precision), [build(CLSER, 1)], supply)
-    beside = trained(Captured("cuda", precision), [build(CLSER, s) for s in range(4)], supply)
-    assert all(torch.equal(a, b) for a, b in zip(alone, beside[1], strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(alone, beside[2], strict=True))
+    several = trained(Captured("cuda", precision), [build(CLSER, s) for s in range(4)], supply)
+    assert all(torch.equal(a, b) for a, b in zip(alone, several[1], strict=True))
+    assert not all(torch.equal(a, b) for a, b in zip(alone, several[2], strict=True))
 
 
-def test_bf16_follows_fp32() -> None:
+def test_bf16_is_close_to_fp32() -> None:
     supply = batches(12)
     exact, rounded = (build(CLSER) for _ in range(2))
     trained(Captured("cuda", "fp32"), [exact], supply)
     trained(Captured("cuda", "bf16"), [rounded], supply)
-    assert float(rounded.totals["loss"]) == pytest.approx(float(exact.totals["loss"]), rel=0.05)
+    assert rounded.totals()["loss"] == pytest.approx(exact.totals()["loss"], rel=0.05)
     for a, b in zip(exact.network.parameters(), rounded.network.parameters(), strict=True):
         assert (a - b).norm() <= 0.5 * a.norm() + 0.1
 
 
-def test_an_optimizer_that_cannot_be_captured_runs_eagerly_with_the_same_result() -> None:
+def test_optimizers_that_cannot_be_captured_run_eagerly_with_the_same_result() -> None:
     def adam() -> Learner:
         network = ResNet18(4, width=8).cuda()
         return ER(
@@ -171,11 +171,11 @@ def test_an_optimizer_that_cannot_be_captured_runs_eagerly_with_the_same_result(
     engine = Captured("cuda", "fp32")
     (a,) = trained(Eager("cuda", "fp32"), [first], supply)
     (b,) = trained(engine, [second], supply)
-    assert engine.refusals()
+    assert engine.fallbacks()
     assert all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-def test_a_learner_saved_amid_captured_steps_goes_on_as_if_nothing_had_happened() -> None:
+def test_a_learner_saved_between_captured_steps_resumes_bit_for_bit() -> None:
     supply = batches(40)
     (whole,) = trained(Captured("cuda", "fp32"), [build(CLSER)], supply)
     first = build(CLSER)

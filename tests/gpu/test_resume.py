@@ -1,4 +1,4 @@
-"""Runs side by side on a real GPU go on bit for bit."""
+"""Runs trained together on a GPU resume bit for bit."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def silent(progress: Progress) -> None:
 
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 @pytest.mark.parametrize("asked", [90, 250])
-def test_a_group_goes_on_bit_for_bit(engine: str, asked: int, tmp_path: Path) -> None:
+def test_a_group_resumes_bit_for_bit(engine: str, asked: int, tmp_path: Path) -> None:
     what, seeds = settings(engine), (0, 1, 2)
     execute(Job(what, seeds, str(tmp_path / "whole")), silent)
     times = 0
@@ -55,6 +55,6 @@ def test_a_group_goes_on_bit_for_bit(engine: str, asked: int, tmp_path: Path) ->
     for seed in seeds:
         one, other = (what.folder(tmp_path / name, seed).path for name in ("whole", "stopped"))
         [step] = what.folder(tmp_path / "stopped", seed).read("timing.json")["resumed"]
-        assert asked - 5 <= step < asked  # between two tasks it is asked once more
+        assert asked - 5 <= step < asked  # stop is called once more at the end of a task
         for name in ("result.json", "learner.safetensors", "events.jsonl"):
             assert (one / name).read_bytes() == (other / name).read_bytes(), (seed, name)

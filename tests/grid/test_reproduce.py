@@ -393,7 +393,7 @@ def test_ctrl_c_says_how_to_go_on(module: Write, here: Path) -> None:
         ("s3 --where plastic-rate=7", "s3 has no plastic_rate 7.0; what it has is 0.2, 0.3, 0.4"),
         (
             "table2 --methods gem --dataset mnist5k",
-            "gem on mnist-360, buffer 200: GEM must be told where tasks end, and mnist-360 has no",
+            "gem on mnist-360, buffer 200: GEM needs task boundaries, and mnist-360 has none",
         ),
         ("table2 --dataset mnist5k --address a:1", "--address names a Ray cluster; add --engine r"),
         (

@@ -1,4 +1,4 @@
-"""What one of several ranks does in a test: started by torchrun with an output folder."""
+"""The program of one rank in a test: started by torchrun with an output folder."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ METHODS = (
     *("fdr", "gem", "agem", "gss", "mer", "icarl", "joint"),
 )
 STEPS = 23
-"""Two tasks and a bit: methods that are told of boundaries are told of two."""
+"""A little more than two tasks, so that methods with task boundaries see two."""
 SEED = 1
-"""One with which no unit of the network comes so near zero that rounding decides its ReLU."""
+"""A seed with which no unit is so close to zero that rounding decides its ReLU."""
 UNEVEN = (1, 3, 5)
-"""Batches that two ranks cannot share equally, or not at all."""
+"""Batch sizes that two ranks cannot divide evenly, or at all."""
 
 
 def settings(method: str, ranks: int) -> Settings:
@@ -40,7 +40,7 @@ def settings(method: str, ranks: int) -> Settings:
 
 
 def learn(method: str, ranks: int) -> tuple[Learner, dict[str, Any]]:
-    """The learner after its steps, and the result of its run."""
+    """A trained learner and the result of its run."""
     chosen = settings(method, ranks)
     run = build_run(chosen, read_dataset(chosen), SEED)
     train([run], max_steps=chosen.max_steps)
@@ -48,7 +48,7 @@ def learn(method: str, ranks: int) -> tuple[Learner, dict[str, Any]]:
 
 
 def uneven(batch: int, *, divided: bool) -> Learner:
-    """A learner that was shown batches of an odd size."""
+    """A learner trained on batches of an odd size."""
     linear = torch.nn.Linear(16, 8)
     torch.nn.init.zeros_(linear.weight)
     torch.nn.init.zeros_(linear.bias)
@@ -60,12 +60,12 @@ def uneven(batch: int, *, divided: bool) -> Learner:
 
 
 def dropped() -> dict[str, torch.Tensor]:
-    """What dropout leaves of a batch of ones, and a draw from the global generator after it."""
+    """A batch of ones after dropout, and a draw from the global generator after it."""
     learner = toy.learner("er")
     learner.network = torch.nn.Sequential(torch.nn.Dropout(0.5))
     divide(learner)
     with learner.randomness():
-        return {"left": learner.network(torch.ones(9, 40)), "drawn": torch.rand(3)}
+        return {"kept": learner.network(torch.ones(9, 40)), "drawn": torch.rand(3)}
 
 
 def main(folder: Path) -> None:

@@ -20,7 +20,7 @@ from perdure.training.build import accepted, build_run, find_learner, initialise
 from perdure.training.seeds import make_runs
 
 from .conftest import Write
-from .test_loop import assert_same
+from .toy import assert_same
 
 
 def build(settings: Settings, seed: int = 0) -> Run:
@@ -218,7 +218,7 @@ def test_values_under_which_nothing_is_learned_are_refused(
 
 
 def test_a_method_that_needs_boundaries_is_refused_where_there_are_none() -> None:
-    with pytest.raises(ValueError, match="GEM must be told where tasks end, and mnist-360 has no"):
+    with pytest.raises(ValueError, match="GEM needs task boundaries, and mnist-360 has none"):
         build(digits("mnist-360", "gem"))
 
 

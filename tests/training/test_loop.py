@@ -1,40 +1,29 @@
-"""The loop: a group of runs goes through its streams, evaluated at the right moments."""
+"""The training loop: order of steps, evaluations and callbacks, and what it refuses."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from perdure import ER, Samples, Stream, fit, from_batches, from_tensors
 from perdure.state import State
-from perdure.training import Hooks, Progress, Run, TrainingError, train
-from perdure.training.loop import READ_EVERY
+from perdure.training import Callback, Run, TrainingError, train
+from perdure.training.loop import METRICS_EVERY
 
 from . import toy
+from .toy import Recorder, RecordingLearner, assert_same
 
-
-def assert_same(one: State, other: State, path: str = "") -> None:
-    """Bit for bit."""
-    assert one.keys() == other.keys(), path
-    for key, value in one.items():
-        if isinstance(value, dict):
-            assert_same(value, other[key], f"{path}{key}/")
-        elif isinstance(value, torch.Tensor):
-            assert value.dtype == other[key].dtype, f"{path}{key}"
-            assert torch.equal(value, other[key]), f"{path}{key}"
-        else:
-            assert value == other[key], f"{path}{key}"
-
-
-# -- runs side by side ----------------------------------------------------------------------
+# -- runs trained together ------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kind", ["sgd", "er", "clser"])
-def test_runs_side_by_side_are_the_runs_one_by_one(kind: str) -> None:
+def test_runs_trained_together_equal_runs_trained_alone(kind: str) -> None:
     together = [toy.run(kind, seed, epochs=2) for seed in (0, 1, 2)]
     train(together)
     for run in together:
@@ -46,14 +35,14 @@ def test_runs_side_by_side_are_the_runs_one_by_one(kind: str) -> None:
     assert not torch.equal(weights[0], weights[1])
 
 
-def test_the_seed_of_a_run_decides_the_order_of_its_data() -> None:
+def test_the_seed_of_a_run_determines_the_order_of_its_data() -> None:
     def order(seed: int) -> list[list[int]]:
         seen: list[list[int]] = []
 
-        class Watching(toy.Listener):
-            def step(self, images: torch.Tensor, labels: torch.Tensor) -> None:
-                seen.append(images.flatten(1).sum(1).tolist())
-                super().step(images, labels)
+        class Watching(RecordingLearner):
+            def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+                seen.append(inputs.flatten(1).sum(1).tolist())
+                super().step(inputs, labels)
 
         train([Run(Watching(toy.network()), toy.split(), batch=6, seed=seed)])
         return seen
@@ -62,10 +51,10 @@ def test_the_seed_of_a_run_decides_the_order_of_its_data() -> None:
     assert sorted(itertools.chain(*order(3)[:4])) == sorted(itertools.chain(*order(4)[:4]))
 
 
-# -- when what is evaluated -----------------------------------------------------------------
+# -- evaluation -----------------------------------------------------------------------------
 
 
-def test_every_task_seen_and_the_next_are_evaluated() -> None:
+def test_tasks_seen_and_the_next_task_are_evaluated() -> None:
     (record,) = train([toy.run("clser")])
     expected = [
         [True, True, True, True],  # before training
@@ -82,7 +71,7 @@ def test_every_task_seen_and_the_next_are_evaluated() -> None:
             assert all(0 <= value <= 100 for row in matrix for value in row if value is not None)
 
 
-def test_the_record_is_what_the_learner_scores() -> None:
+def test_recorded_accuracies_are_those_of_the_learner() -> None:
     run = toy.run("er", epochs=5)
     (record,) = train([run])
     test = toy.inputs(40, 1)
@@ -91,13 +80,6 @@ def test_the_record_is_what_the_learner_scores() -> None:
     last = record.class_il["working"][-1]
     assert last == pytest.approx([float(value) for value in by_task])
     assert record.latest() == pytest.approx(sum(map(float, by_task)) / 4)
-
-
-def test_untrained_networks_are_evaluated_before_the_first_step() -> None:
-    heard: list[tuple[int, int]] = []
-    hooks = Hooks(on_task=lambda run, task: heard.append((task, run.step)))
-    train([toy.run(batch=6, epochs=2)], hooks=hooks)
-    assert heard == [(-1, 0), (0, 8), (1, 16), (2, 24), (3, 32)]
 
 
 def test_training_learns() -> None:
@@ -109,44 +91,94 @@ def test_training_learns() -> None:
 # -- callbacks ------------------------------------------------------------------------------
 
 
-def test_on_step_hears_every_step_of_every_run() -> None:
-    heard: list[tuple[int, int]] = []
-    runs = [toy.run("er", seed) for seed in (5, 6)]
-    train(runs, hooks=Hooks(on_step=lambda run: heard.append((run.seed, run.step))))
-    assert heard == [(seed, step) for step in range(1, 17) for seed in (5, 6)]
+def test_on_step_is_called_for_every_step_of_every_run() -> None:
+    recorder = Recorder()
+    train([toy.run("er", seed) for seed in (5, 6)], callbacks=[recorder])
+    assert recorder.steps == [(seed, step) for step in range(1, 17) for seed in (5, 6)]
 
 
-def test_fit_takes_the_callbacks() -> None:
-    steps: list[int] = []
-    tasks: list[int] = []
-    fit(
-        toy.learner("sgd"),
-        toy.split(),
-        batch=6,
-        on_step=lambda run: steps.append(run.step),
-        on_task=lambda run, task: tasks.append(task),
-    )
-    assert steps == list(range(1, 17))
-    assert tasks == [-1, 0, 1, 2, 3]
+def test_on_task_is_called_before_training_and_after_each_task() -> None:
+    recorder = Recorder()
+    fit(toy.learner("sgd"), toy.split(), batch=6, epochs=2, callbacks=[recorder])
+    assert recorder.tasks == [(-1, 0), (0, 8), (1, 16), (2, 24), (3, 32)]
 
 
-def test_counters_are_read_every_hundred_steps_and_when_a_task_ends() -> None:
-    heard: list[int] = []
-    run = toy.run(batch=1, epochs=10)  # 240 steps a task
-    train([run], hooks=Hooks(on_read=lambda run: heard.append(run.step)))
-    regular = range(READ_EVERY, 4 * 240 + 1, READ_EVERY)
-    assert heard == sorted([*regular, 240, 480, 720, 960])
+def test_callbacks_are_called_in_order() -> None:
+    class Named(Callback):
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def on_task(self, run: Run, task: int) -> None:
+            calls.append((self.name, task))
+
+    calls: list[tuple[str, int]] = []
+    train([toy.run()], callbacks=[Named("a"), Named("b")], max_steps=1)
+    assert calls == [("a", -1), ("b", -1), ("a", 0), ("b", 0)]
 
 
-def test_progress_ends_with_the_last_step() -> None:
-    heard: list[Progress] = []
-    train([toy.run(epochs=2)], hooks=Hooks(on_progress=heard.append))
-    assert [(p.task, p.step) for p in heard] == [(0, 8), (1, 16), (2, 24), (3, 32)]
-    assert {(p.tasks, p.epochs, p.total_steps) for p in heard} == {(4, 2, 32)}
-    assert all(p.accuracy is not None and p.seconds > 0 for p in heard)
+def test_metrics_are_reported_every_hundred_steps_and_at_the_end_of_a_task() -> None:
+    recorder = Recorder()
+    train([toy.run(batch=1, epochs=10)], callbacks=[recorder])  # 240 steps per task
+    regular = range(METRICS_EVERY, 4 * 240 + 1, METRICS_EVERY)
+    assert [step for step, _ in recorder.metrics] == sorted([*regular, 240, 480, 720, 960])
 
 
-# -- leaving early --------------------------------------------------------------------------
+def test_metrics_are_reported_once_where_a_task_ends_at_a_multiple_of_a_hundred() -> None:
+    recorder = Recorder()
+    train([toy.run(batch=6, epochs=25)], callbacks=[recorder])  # 100 steps per task
+    assert [step for step, _ in recorder.metrics] == [100, 200, 300, 400]
+
+
+def test_tasks_without_a_full_batch_report_no_metrics() -> None:
+    recorder = Recorder()
+    train([toy.run(batch=32, stream=toy.split(drop_last=True))], callbacks=[recorder])
+    assert recorder.metrics == []
+    assert [task for task, _ in recorder.tasks] == [-1, 0, 1, 2, 3]
+
+
+def test_metrics_are_means_since_the_last_report() -> None:
+    class Losses(Recorder):
+        def on_step(self, run: Run) -> None:
+            losses.append(run.learner.totals()["loss"] - sum(losses))
+
+    losses: list[float] = []
+    recorder = Losses()
+    run = toy.run("er", batch=1, epochs=10)
+    (record,) = train([run], callbacks=[recorder], max_steps=240)
+    (_, first), (_, second), (_, third) = recorder.metrics
+    assert first["loss"] == pytest.approx(sum(losses[:100]) / 100)
+    assert second["loss"] == pytest.approx(sum(losses[100:200]) / 100)
+    assert third["loss"] == pytest.approx(sum(losses[200:]) / 40)
+    assert record.totals["loss"] == pytest.approx(sum(losses))
+
+
+def test_callbacks_do_not_change_the_learner() -> None:
+    watched, unwatched = toy.run("clser", epochs=30), toy.run("clser", epochs=30)
+    train([watched], callbacks=[Recorder()])
+    train([unwatched])
+    assert_same(watched.state_dict(), unwatched.state_dict())
+
+
+def test_progress_is_reported_at_the_end_of_every_task() -> None:
+    recorder = Recorder()
+    train([toy.run(epochs=2)], callbacks=[recorder])
+    reports = recorder.progress
+    assert [(p.task, p.step) for p in reports] == [(0, 8), (1, 16), (2, 24), (3, 32)]
+    assert {(p.tasks, p.epochs, p.total_steps) for p in reports} == {(4, 2, 32)}
+    assert all(p.accuracy is not None and p.seconds > 0 for p in reports)
+
+
+def test_a_callback_can_request_checkpoints() -> None:
+    class Fifth(Callback):
+        def checkpoint_due(self) -> bool:
+            return len(recorder.steps) % 5 == 0
+
+    recorder = Recorder()
+    train([toy.run()], callbacks=[Fifth(), recorder])
+    assert recorder.checkpoints == [4, 5, 8, 10, 12, 15, 16]  # a task has 4 steps
+
+
+# -- max_steps ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,7 +192,7 @@ def test_progress_ends_with_the_last_step() -> None:
         (1000, 16, [-1, 0, 1, 2, 3]),
     ],
 )
-def test_the_stream_is_left_after_max_steps(max_steps: int, steps: int, moments: list[int]) -> None:
+def test_training_ends_after_max_steps(max_steps: int, steps: int, moments: list[int]) -> None:
     run = toy.run("er")
     assert run.total_steps(max_steps) == steps
     (record,) = train([run], max_steps=max_steps)
@@ -169,45 +201,45 @@ def test_the_stream_is_left_after_max_steps(max_steps: int, steps: int, moments:
     assert record.result()["complete"] == (len(moments) == 5)
 
 
-def test_a_run_that_is_cut_short_starts_like_the_whole_one() -> None:
-    early: list[State] = []
-    whole, cut = toy.run("clser"), toy.run("clser")
+def test_a_limited_run_equals_the_beginning_of_an_unlimited_one() -> None:
+    class Snapshot(Callback):
+        def on_step(self, run: Run) -> None:
+            if run.step == 7:
+                states.append(run.learner.state_dict())
 
-    def note(run: Run) -> None:
-        if run.step == 7:
-            early.append(run.learner.state_dict())
-
-    train([whole], hooks=Hooks(on_step=note))
-    train([cut], max_steps=7)
-    assert_same(cut.learner.state_dict(), early[0])
-
-
-# -- streams of all kinds -------------------------------------------------------------------
+    states: list[State] = []
+    limited = toy.run("clser")
+    train([toy.run("clser")], callbacks=[Snapshot()])
+    train([limited], max_steps=7)
+    for part in ("network", "stable", "plastic", "memory"):
+        assert_same(limited.learner.state_dict()[part], states[0][part])
 
 
-def test_streams_without_tests_are_trained_all_the_same() -> None:
-    train_samples = toy.inputs(40, 0)
-    stream = from_tensors(*train_samples[:2])
-    tasks: list[int] = []
+# -- streams --------------------------------------------------------------------------------
+
+
+def test_streams_without_tests_are_trained_on() -> None:
+    recorder = Recorder()
+    stream = from_tensors(*toy.inputs(40, 0)[:2])
     run = Run(toy.learner("clser"), stream, batch=8)
-    (record,) = train([run], hooks=Hooks(on_task=lambda run, task: tasks.append(task)))
-    assert (run.step, tasks, record.latest()) == (5, [-1, 0], None)
+    (record,) = train([run], callbacks=[recorder])
+    assert (run.step, recorder.tasks, record.latest()) == (5, [(-1, 0), (0, 5)], None)
     result = record.result()
     assert (result["moments"], result["tests"], result["complete"]) == ([], [], True)
     assert result["predictors"]["stable"] == {"class_il": None, "task_il": None, "per_class": None}
 
 
-def test_iterables_of_batches_are_taken_as_they_come() -> None:
+def test_supplied_batches_are_used_as_they_are() -> None:
     sizes = [5, 3, 1, 7]
     batches = [toy.inputs(size, seed)[:2] for seed, size in enumerate(sizes)]
-    listener = toy.Listener(toy.network())
-    listener.needs_boundaries = False
+    learner = RecordingLearner(toy.network())
+    learner.needs_boundaries = False
     stream = from_batches(batches, classes=8, shape=(1, 4, 4), test=toy.inputs(16, 9))
-    record = fit(listener, stream, batch=99, epochs=2)
+    record = fit(learner, stream, batch=99, epochs=2)
     assert record.steps == 2 * len(sizes)
     assert record.class_il["working"][0][0] is not None
     expected = [f"step on {sorted(set(labels.tolist()))}" for _, labels in batches]
-    assert listener.heard == 2 * expected
+    assert learner.calls == 2 * expected
 
 
 def test_endless_streams_end_with_max_steps() -> None:
@@ -228,15 +260,21 @@ def test_endless_streams_end_with_max_steps() -> None:
     assert drawn == 250
 
 
-def test_a_bad_batch_in_mid_stream_is_named() -> None:
+def test_an_invalid_batch_is_refused() -> None:
     good, bad = toy.inputs(4, 0), Samples(torch.zeros(4, 1, 4, 4), torch.tensor([0, 1, 2, 8]))
     stream = from_batches([good, bad], classes=8, shape=(1, 4, 4))
     with pytest.raises(ValueError, match="label is 8; expected 0 to 7"):
         fit(toy.learner("er"), stream)
 
 
-def test_samples_are_built_when_their_task_begins_and_let_go_after_it() -> None:
+def test_samples_are_built_when_their_task_begins_and_released_after_it() -> None:
+    class Watching(Callback):
+        def on_task(self, run: Run, task: int) -> None:
+            held = sum(t._samples is not None for t in stream.tasks)
+            seen.append((len(built), held))
+
     built: list[str] = []
+    seen: list[tuple[int, int]] = []
     stream = toy.split()
 
     def building(name: str, samples: Samples) -> Samples:
@@ -244,77 +282,166 @@ def test_samples_are_built_when_their_task_begins_and_let_go_after_it() -> None:
         return samples
 
     for task in stream.tasks:
-        task._make = lambda task=task, made=task._make: building(task.name, made())  # type: ignore[misc]
-    seen: list[tuple[int, int]] = []
-    fit(
-        toy.learner("sgd"),
-        stream,
-        batch=6,
-        epochs=3,
-        on_task=lambda run, task: seen.append(
-            (len(built), sum(t._samples is not None for t in stream.tasks))
-        ),
-    )
+        task._make = lambda task=task, make=task._make: building(task.name, make())  # type: ignore[misc]
+    fit(toy.learner("sgd"), stream, batch=6, epochs=3, callbacks=[Watching()])
     assert built == ["task 1", "task 2", "task 3", "task 4"]
     assert seen == [(0, 0), (1, 0), (2, 0), (3, 0), (4, 0)]
 
 
-# -- learners that listen for the end of tasks ----------------------------------------------
+def test_joined_streams_are_one_task_with_every_test() -> None:
+    stream: Stream = toy.split()
+    joined = replace(stream.joined(6, torch.Generator()), name="joint")
+    run = Run(toy.learner("sgd"), joined, batch=10)
+    (record,) = train([run])
+    assert run.step == 10  # 96 samples, including the last short batch
+    assert record.moments == [-1, 0]
+    for row in record.class_il["working"]:
+        assert None not in row
 
 
-def test_learners_that_need_it_are_told_where_tasks_end() -> None:
-    listener = toy.Listener(toy.network())
-    fit(listener, toy.split(), batch=12)
-    expected = [event for a, b in toy.GROUPS for event in [f"step on [{a}, {b}]"] * 2 + ["end"]]
-    assert [event.removesuffix(" of task") for event in listener.heard] == expected
-    assert [len(samples.labels) for samples in listener.ended] == [toy.PER_TASK] * 4
-    assert [set(samples.labels.tolist()) for samples in listener.ended] == [*map(set, toy.GROUPS)]
+# -- data loaders ---------------------------------------------------------------------------
 
 
-def test_the_end_of_a_task_is_heard_before_the_evaluation() -> None:
-    listener = toy.Listener(toy.network())
+def loader(count: int = 40, **options: Any) -> DataLoader[tuple[torch.Tensor, ...]]:
+    dataset = TensorDataset(*toy.inputs(count, 0)[:2])
+    return DataLoader(dataset, **{"batch_size": 12, "shuffle": True, **options})
+
+
+@pytest.mark.parametrize("options", [{}, {"drop_last": True}, {"num_workers": 1}])
+def test_fit_on_a_data_loader_equals_a_loop_over_it(options: dict[str, Any]) -> None:
+    fitted, looped = toy.learner("clser"), toy.learner("clser")
+    torch.manual_seed(3)
+    record = fit(fitted, loader(**options), epochs=3)
+    torch.manual_seed(3)
+    batches = loader(**options)
+    for _ in range(3):
+        for inputs, labels in batches:
+            looped.observe(inputs, labels)
+    assert record.steps == int(looped.steps) == 3 * len(batches)
+    assert record.totals == looped.totals()
+    assert_same(fitted.network.state_dict(), looped.network.state_dict())
+    assert_same(fitted.state_dict()["memory"], looped.state_dict()["memory"])
+
+
+def test_a_data_loader_is_read_once_per_epoch() -> None:
+    class Counting(Dataset[tuple[torch.Tensor, torch.Tensor]]):
+        def __len__(self) -> int:
+            return 40
+
+        def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+            read.append(index)
+            return samples.inputs[index], samples.labels[index]
+
+    read: list[int] = []
+    samples = toy.inputs(40, 0)
+    fit(toy.learner("er"), DataLoader(Counting(), batch_size=12, shuffle=True), epochs=2)
+    assert sorted(read) == sorted([*range(40), *range(40)])
+    assert sorted(read[:40]) == [*range(40)]
+
+
+def test_fit_on_a_data_loader_calls_callbacks_and_knows_its_length() -> None:
+    recorder = Recorder()
+    fit(toy.learner("er"), loader(), epochs=2, callbacks=[recorder])
+    assert [step for _, step in recorder.steps] == [*range(1, 9)]
+    assert recorder.tasks == [(-1, 0), (0, 8)]
+    assert [step for step, _ in recorder.metrics] == [8]
+    assert [p.total_steps for p in recorder.progress] == [8]
+
+
+def test_fit_accepts_any_iterable_of_batches() -> None:
+    class Three(IterableDataset[Samples]):
+        def __iter__(self) -> Iterator[Samples]:
+            return (toy.inputs(size, size) for size in (3, 5, 1))
+
+    arrays = [(x.numpy(), y.numpy()) for x, y, _ in Three()]
+    for data in (Three(), DataLoader(Three(), batch_size=None), arrays, iter(arrays)):
+        assert fit(toy.learner("er"), data).steps == 3
+    assert fit(toy.learner("er"), arrays, epochs=2).steps == 6
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "message"),
+    [
+        (loader(), {"batch": 12}, "batch applies to streams only"),
+        (iter(loader()), {"epochs": 2}, "iterator, which can be read only once"),
+        ([], {}, "no batches"),
+        (7, {}, "of type int; expected a Stream or an iterable of batches"),
+        (TensorDataset(*toy.inputs(8, 0)[:2]), {}, "wrap a Dataset in a DataLoader"),
+        ([{"inputs": 1, "labels": 2}], {}, "must yield batches"),
+        ([(torch.rand(4, 3), torch.arange(4))], {}, r"network does not take .* shape \(3,\)"),
+        ([(torch.rand(4, 1, 4, 4), torch.arange(4) + 5)], {}, "label is 8; expected 0 to 7"),
+    ],
+)
+def test_data_that_does_not_fit_is_refused(
+    data: Any, options: Mapping[str, Any], message: str
+) -> None:
+    learner = toy.learner("er")
+    before = learner.state_dict()
+    with pytest.raises(ValueError, match=message):
+        fit(learner, data, **options)
+    assert_same(learner.state_dict(), before)
+
+
+def test_methods_that_need_boundaries_refuse_a_data_loader() -> None:
+    with pytest.raises(ValueError, match="RecordingLearner needs task boundaries"):
+        fit(RecordingLearner(toy.network()), loader())
+
+
+# -- task boundaries ------------------------------------------------------------------------
+
+
+def test_end_task_is_called_for_learners_that_need_it() -> None:
+    learner = RecordingLearner(toy.network())
+    fit(learner, toy.split(), batch=12)
+    expected = [c for a, b in toy.GROUPS for c in [f"step on [{a}, {b}]"] * 2 + ["end of task"]]
+    assert learner.calls == expected
+    assert [len(samples.labels) for samples in learner.ended] == [toy.PER_TASK] * 4
+    assert [set(samples.labels.tolist()) for samples in learner.ended] == [*map(set, toy.GROUPS)]
+
+
+def test_end_task_is_called_before_the_evaluation() -> None:
+    class Watching(Callback):
+        def on_task(self, run: Run, task: int) -> None:
+            at_evaluation.append(len(learner.ended))
+
     at_evaluation: list[int] = []
-    fit(
-        listener,
-        toy.split(),
-        batch=12,
-        on_task=lambda run, task: at_evaluation.append(len(listener.ended)),
-    )
+    learner = RecordingLearner(toy.network())
+    fit(learner, toy.split(), batch=12, callbacks=[Watching()])
     assert at_evaluation == [0, 1, 2, 3, 4]
 
 
 def test_learners_that_need_boundaries_are_refused_where_there_are_none() -> None:
     stream = from_tensors(*toy.inputs(16, 0)[:2], name="flow")
-    expected = "Listener must be told where tasks end, and flow has no task boundaries"
-    with pytest.raises(ValueError, match=expected):
-        Run(toy.Listener(toy.network()), stream)
+    with pytest.raises(ValueError, match="RecordingLearner needs task boundaries, and flow has"):
+        Run(RecordingLearner(toy.network()), stream)
 
 
-def test_learners_that_need_no_boundaries_hear_nothing_of_tasks() -> None:
-    listener = toy.Listener(toy.network())
-    listener.needs_boundaries = False
-    fit(listener, toy.split(), batch=12)
-    assert listener.ended == []
-    assert len(listener.heard) == 8
+def test_end_task_is_not_called_for_learners_that_do_not_need_it() -> None:
+    learner = RecordingLearner(toy.network())
+    learner.needs_boundaries = False
+    fit(learner, toy.split(), batch=12)
+    assert learner.ended == []
+    assert len(learner.calls) == 8
 
 
-# -- what goes wrong ------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("poison", [1, 7, 16])
-def test_a_loss_that_is_no_number_stops_training_and_is_named(poison: int) -> None:
-    run = Run(toy.Listener(toy.network(), poison=poison, lr=0.25), toy.split(), batch=6, seed=4)
-    expected = rf"seed 4: the loss .* at step {poison}; .* learning rate \(0.25\) is too high"
-    with pytest.raises(TrainingError, match=expected):
+@pytest.mark.parametrize("nan_at", [1, 7, 16])
+def test_training_stops_at_a_loss_that_is_not_finite(nan_at: int) -> None:
+    learner = RecordingLearner(toy.network(), nan_at=nan_at, lr=0.25)
+    run = Run(learner, toy.split(), batch=6, seed=4)
+    message = rf"seed 4: the loss .* at step {nan_at}; .* rate \(0.25\) is probably too high"
+    with pytest.raises(TrainingError, match=message):
         train([run])
-    assert run.step < poison + READ_EVERY
+    assert run.step < nan_at + METRICS_EVERY
 
 
-def test_an_absurd_learning_rate_stops_training() -> None:
+def test_training_stops_if_the_learning_rate_is_too_high() -> None:
     run = toy.run("er", epochs=30)
     for group in run.learner.optimizer.param_groups:
         group["lr"] = 1e30
-    with pytest.raises(TrainingError, match=r"the learning rate \(1e\+30\) is too high"):
+    with pytest.raises(TrainingError, match=r"rate \(1e\+30\) is probably too high"):
         train([run])
 
 
@@ -326,18 +453,7 @@ def test_runs_without_batches_or_epochs_are_refused(value: int) -> None:
         toy.run(epochs=value)
 
 
-def test_streams_that_differ_in_length_cannot_go_side_by_side() -> None:
+def test_streams_of_different_lengths_cannot_be_trained_together() -> None:
     short = from_tensors(*toy.inputs(48, 0)[:2], groups=toy.GROUPS)
     with pytest.raises(ValueError, match="zip"):
         train([toy.run(), toy.run(stream=short)])
-
-
-def test_joined_streams_are_one_task_with_every_test() -> None:
-    stream: Stream = toy.split()
-    joined = replace(stream.joined(6, torch.Generator()), name="joint")
-    run = Run(toy.learner("sgd"), joined, batch=10)
-    (record,) = train([run])
-    assert run.step == 10  # 96 samples, the last short batch kept
-    assert record.moments == [-1, 0]
-    for row in record.class_il["working"]:
-        assert None not in row

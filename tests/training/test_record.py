@@ -1,4 +1,4 @@
-"""From accuracies to the result: numbers where they have a meaning, null elsewhere."""
+"""Figures computed from accuracies, and null where they are undefined."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def three() -> Stream:
 
 
 def filled(stream: Stream, rows: Sequence[Sequence[float | None]], *, task_il: bool) -> Record:
-    """A record of one predictor, of which the rows are known."""
+    """A record of one predictor with the given rows."""
     record = Record(stream, ["working"])
     for moment, row in enumerate(rows, -1):
         tests = [i for i, value in enumerate(row) if value is not None]
@@ -45,7 +45,7 @@ def numbers(record: Record, kind: str = "class_il") -> Any:
     return record.result()["predictors"]["working"][kind]
 
 
-def test_numbers_by_hand() -> None:
+def test_figures_equal_those_computed_by_hand() -> None:
     record = filled(three(), ROWS, task_il=True)
     expected = {
         "matrix": ROWS,
@@ -59,7 +59,7 @@ def test_numbers_by_hand() -> None:
     assert numbers(record, "task_il") == expected
 
 
-def test_the_whole_result() -> None:
+def test_the_content_of_a_result() -> None:
     record = filled(three(), ROWS, task_il=True)
     learner = SGD(toy.network())
     learner.observe(*toy.inputs(8, 0)[:2])
@@ -70,17 +70,17 @@ def test_the_whole_result() -> None:
     assert result["tests"] == ["task 1", "task 2", "task 3"]
     assert result["predictors"]["working"]["per_class"] == [50.0, None]
     assert (result["complete"], result["steps"]) == (True, 12)
-    assert result["totals"] == {"loss": float(learner.totals["loss"])}
+    assert result["totals"] == {"loss": learner.totals()["loss"]}
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
-def test_what_was_not_evaluated_is_null() -> None:
+def test_tests_that_were_not_evaluated_are_null() -> None:
     record = filled(three(), ROWS, task_il=True)
     assert record.class_il["working"][1] == [90.0, 15.0, None]
 
 
 @pytest.mark.parametrize("moments", [1, 2, 3])
-def test_a_run_cut_short_has_a_mean_over_what_it_has_seen(moments: int) -> None:
+def test_an_incomplete_run_has_a_mean_over_the_tasks_seen(moments: int) -> None:
     record = filled(three(), ROWS[:moments], task_il=True)
     found = numbers(record)
     assert found["mean"] == [None, 90.0, 75.0][moments - 1]
@@ -90,13 +90,13 @@ def test_a_run_cut_short_has_a_mean_over_what_it_has_seen(moments: int) -> None:
     assert record.latest() == found["mean"]
 
 
-def test_tasks_that_share_their_classes_have_no_task_il() -> None:
+def test_tasks_with_the_same_classes_have_no_task_il() -> None:
     record = filled(toy.domain(), ROWS, task_il=False)
     assert numbers(record, "task_il") is None
     assert numbers(record)["forgetting"] == 30.0
 
 
-def test_tests_that_overlap_have_a_mean_but_no_forgetting() -> None:
+def test_overlapping_tests_have_a_mean_but_no_forgetting() -> None:
     record = filled(replace(three(), cumulative=True), ROWS, task_il=False)
     found = numbers(record)
     assert found["mean"] == pytest.approx(205 / 3)
@@ -105,7 +105,7 @@ def test_tests_that_overlap_have_a_mean_but_no_forgetting() -> None:
         assert found[name] is None
 
 
-def test_all_tasks_at_once_have_a_mean_but_no_forgetting() -> None:
+def test_joint_training_has_a_mean_but_no_forgetting() -> None:
     joint = three().joined(8, torch.Generator())
     record = filled(joint, [[10.0, 20.0, 30.0], [60.0, 50.0, 95.0]], task_il=True)
     for kind in ("class_il", "task_il"):
@@ -117,7 +117,7 @@ def test_all_tasks_at_once_have_a_mean_but_no_forgetting() -> None:
     assert record.result()["complete"] is True
 
 
-def test_a_stream_without_tasks_has_accuracies_by_class() -> None:
+def test_a_stream_without_tasks_has_accuracies_per_class() -> None:
     stream = from_tensors(*toy.inputs(16, 0)[:2], test=toy.inputs(16, 1))
     record = filled(stream, [[10.0], [80.0]], task_il=False)
     found = numbers(record)
@@ -127,10 +127,16 @@ def test_a_stream_without_tasks_has_accuracies_by_class() -> None:
     assert numbers(record, "per_class") == [50.0, None]
 
 
-def test_each_predictor_has_rows_of_its_own() -> None:
+def test_each_predictor_has_its_own_rows() -> None:
     record = Record(three(), ["stable", "working"])
     for name, value in (("stable", 1.0), ("working", 2.0)):
         record.add(name, -1, [0, 2], Accuracies([value, value], None, []))
     assert record.moments == [-1]
     assert record.class_il == {"stable": [[1.0, None, 1.0]], "working": [[2.0, None, 2.0]]}
     assert record.latest() is None
+
+
+def test_a_record_is_restored_from_its_state() -> None:
+    record, restored = filled(three(), ROWS, task_il=True), Record(three(), ["working"])
+    restored.load_state_dict(record.state_dict())
+    assert restored.result() == record.result()

@@ -1,4 +1,4 @@
-"""The first signal asks, the second ends; others' handlers come back."""
+"""The first signal requests a stop, the second exits; earlier handlers are restored."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import threading
 
 import pytest
 
-from perdure.training.signals import noticed
+from perdure.training.signals import graceful_stop
 
 
 @pytest.mark.parametrize(
     ("name", "second"), [("SIGINT", KeyboardInterrupt), ("SIGTERM", SystemExit)]
 )
-def test_the_first_is_noted_and_the_second_ends(name: str, second: type[BaseException]) -> None:
+def test_the_first_signal_requests_a_stop_and_the_second_exits(
+    name: str, second: type[BaseException]
+) -> None:
     signum = signal.Signals[name]
     before = signal.getsignal(signum)
-    with noticed() as stop:
+    with graceful_stop() as stop:
         assert stop() == 0
         os.kill(os.getpid(), signum)
         assert stop() == signum
@@ -26,10 +28,10 @@ def test_the_first_is_noted_and_the_second_ends(name: str, second: type[BaseExce
     assert signal.getsignal(signum) == before
 
 
-def test_what_is_ignored_stays_ignored() -> None:
+def test_ignored_signals_stay_ignored() -> None:
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with noticed() as stop:
+        with graceful_stop() as stop:
             os.kill(os.getpid(), signal.SIGINT)
             assert stop() == 0
         assert signal.getsignal(signal.SIGINT) is signal.SIG_IGN
@@ -37,11 +39,11 @@ def test_what_is_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_other_threads_are_left_alone() -> None:
+def test_signals_are_not_handled_in_other_threads() -> None:
     found: list[object] = []
 
     def look() -> None:
-        with noticed() as stop:
+        with graceful_stop() as stop:
             found.append((stop(), signal.getsignal(signal.SIGTERM)))
 
     before = signal.getsignal(signal.SIGTERM)

@@ -92,21 +92,21 @@ def _sentence(box: str, verb: str) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     """Run a verb; where torchrun has started several processes, with all of them as one."""
-    from perdure.training.ranks import as_one
+    from perdure.training.launch import run_distributed
 
-    return as_one(lambda: _main(argv))
+    return run_distributed(lambda: _main(argv))
 
 
 def _main(argv: list[str] | None) -> int:
     """Parse, run a verb, and turn what a user can cause into one sentence and a status."""
-    from perdure.training.ranks import launched
+    from perdure.training.launch import torchrun_rank
 
     signal.signal(signal.SIGTERM, _terminated)
     try:
         match options := parse(argv):
             case RunOptions():
                 return run(options)
-            case _ if launched() is not None:
+            case _ if torchrun_rank() is not None:
                 raise ValueError("torchrun's processes train one learner: start `perdure run`")
             case ReproduceOptions():
                 return reproduce(options)
@@ -138,12 +138,12 @@ def _interrupted(argv: list[str] | None, *, kept: bool) -> str:
     """What is left after a stop, and the command that goes on from it."""
     if not kept:
         return "interrupted; finished runs are kept"
-    from perdure.training.ranks import called_as
+    from perdure.training.launch import command_prefix
 
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in ([], ["run"]) and "--resume" not in words:
         words = [*(words or ["run"]), "--resume"]
-    return f"stopped; go on with `{shlex.join([*called_as(), *words])}`"
+    return f"stopped; go on with `{shlex.join([*command_prefix(), *words])}`"
 
 
 def _terminated(signum: int, frame: FrameType | None) -> NoReturn:

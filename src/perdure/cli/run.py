@@ -146,15 +146,15 @@ def run(options: RunOptions) -> int:
     from perdure.streams.batches import not_resumable
     from perdure.training.build import build_run, read_dataset
     from perdure.training.distributed import from_rank_0
+    from perdure.training.launch import is_main_process, setup_ranks
     from perdure.training.plan import parse_seeds, plan
-    from perdure.training.ranks import leads, prepare
 
     if options.deterministic:  # cuBLAS reads it when it starts
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     given = {k: v for k in HYPERPARAMETERS if (v := getattr(options, k)) is not None}
     given |= dict(assignment(text) for text in options.set)
     seeds = parse_seeds(options.seeds)
-    ranks = prepare(seeds, options.device, options.engine)
+    ranks = setup_ranks(seeds, options.device, options.engine)
     workers = (os.cpu_count() or 1) if options.workers is None else options.workers
     workers = at_least_one("--workers", workers)
     threads = thread_count(options.threads)
@@ -207,7 +207,7 @@ def run(options: RunOptions) -> int:
         threads=threads,
         side_by_side=side_by_side,
         quiet=options.quiet,
-        tensorboard=options.tensorboard if leads() else None,
+        tensorboard=options.tensorboard if is_main_process() else None,
     )
     if summary is not None:
         if not options.quiet:
@@ -248,7 +248,7 @@ def train_seeds(
     """Make the runs under a progress display, say what failed, and sum up the rest."""
     from perdure import results
     from perdure.display import ProgressDisplay, tell_user
-    from perdure.tensorboard import TensorBoardLog
+    from perdure.integrations.tensorboard import TensorBoardLog
     from perdure.training.seeds import make_runs
 
     began = time.perf_counter()
@@ -257,7 +257,7 @@ def train_seeds(
 
         def tell(seed: int, progress: Progress) -> None:
             display(seed, progress)
-            log.read()
+            log.update()
 
         outcome = make_runs(settings, seeds, out, tell=tell, **how)
     if outcome.reused and not quiet:

@@ -26,7 +26,7 @@ from perdure.lock import LockedError
 from perdure.training.job import Failure, Job, execute, explain
 from perdure.training.loop import Interrupted, Progress
 from perdure.training.seeds import usable
-from perdure.training.signals import Stop, noticed
+from perdure.training.signals import Stop, graceful_stop
 from perdure.training.workers import Event, Tell
 
 LISTEN_EVERY = 0.5
@@ -109,7 +109,7 @@ class OnRay(AbstractContextManager["OnRay"]):
 
     def run(self, jobs: Sequence[Job], tell: Tell) -> None:
         """Do them all, telling what happens to each."""
-        with noticed() as stop:
+        with graceful_stop() as stop:
             self._run(jobs, tell, stop)
         if stop():
             raise Interrupted(stop())

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from perdure.training.job import Job
 from perdure.training.loop import Interrupted
-from perdure.training.signals import noticed
+from perdure.training.signals import graceful_stop
 from perdure.training.workers import Tell, in_workers
 
 RETRIES = 2
@@ -40,7 +40,7 @@ class Local:
     def run(self, jobs: Sequence[Job], tell: Tell) -> None:
         """Do them all, telling what happens to each."""
         how = {"workers": self.workers, "threads": self.threads, "retries": RETRIES}
-        with noticed() as stop:
+        with graceful_stop() as stop:
             in_workers(jobs, tell=tell, stop=stop, **how)
         if stop():
             raise Interrupted(stop())

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 
 from perdure.files import DamagedError
-from perdure.memory.episodic import EpisodicMemory
 from perdure.results import RunFolder, settings_hash
 from perdure.training.build import (
     TRAINING_KEYS,
@@ -25,11 +24,11 @@ from perdure.training.build import (
     joined,
     read_dataset,
 )
-from perdure.training.checkpoint import Checkpoints, Shelf
+from perdure.training.callbacks import Callback, EventLog
+from perdure.training.checkpoint import Checkpointer, CheckpointStore, describe_environment
 from perdure.training.engine import Engine
-from perdure.training.environment import environment
-from perdure.training.loop import Hooks, Progress, Run, TrainingError, train
-from perdure.training.shared import SharedCheckpoints, from_rank_0_alone
+from perdure.training.loop import Progress, Run, TrainingError, train
+from perdure.training.shared import SharedCheckpointer, stop_on_rank_0
 
 _log = logging.getLogger(__name__)
 
@@ -87,17 +86,17 @@ def execute(
         folders = [folder for _, _, folder in places]
         runs = [build_run(member, dataset, seed) for member, seed, _ in places]
         shelves = [shelf_of(member, folder, seed) for member, seed, folder in places]
-        place = environment(settings.device)
-        keeper = Checkpoints if settings.ranks == 1 else SharedCheckpoints
+        place = describe_environment(settings.device)
+        keeper = Checkpointer if settings.ranks == 1 else SharedCheckpointer
         kept = held.enter_context(keeper(shelves, job.checkpoint_every, place))
-        resumed = job.resume and kept.restore(runs)
+        resumed = job.resume and kept.resume(runs)
         if not resumed:
             kept.clear()
         for (member, seed, folder), run in zip(places, runs, strict=True):
             config = member.config(seed, run.stream)
             folder.reopen(config) if resumed else folder.begin(config)
         if settings.ranks > 1:
-            stop = from_rank_0_alone(stop)
+            stop = stop_on_rank_0(stop)
         _train(settings, dict(zip(runs, folders, strict=True)), engine, kept, tell, stop)
         timing = {
             "seconds": kept.seconds,
@@ -134,42 +133,37 @@ def usable(folder: RunFolder) -> bool:
     return True
 
 
-def shelf_of(settings: Settings, folder: RunFolder, seed: int) -> Shelf:
+def shelf_of(settings: Settings, folder: RunFolder, seed: int) -> CheckpointStore:
     """Where the checkpoints of a run are."""
     of = {"method": settings.method, "network": settings.network}
-    return Shelf(folder, {**of, "settings": settings_hash(settings.deciding()), "seed": seed})
+    identity = {**of, "settings": settings_hash(settings.deciding()), "seed": seed}
+    return CheckpointStore(folder.path, identity)
 
 
 def _train(
     settings: Settings,
     folders: Mapping[Run, RunFolder],
     engine: Engine,
-    kept: Checkpoints,
+    kept: Checkpointer,
     tell: Callable[[Progress], None],
     stop: Callable[[], int] | None,
 ) -> None:
     """Train the runs, noting in their folders how they fare."""
     runs = list(folders)
-    hooks = Hooks(
-        on_read=lambda run: _note_totals(folders[run], run),
-        on_task=lambda run, task: _note_accuracies(folders[run], run, task),
-        on_progress=tell,
-    )
-    resumable = all(task.resumable for run in runs for task in run.stream.tasks)
+    logs = [EventLog(folder, run) for run, folder in folders.items()]
     try:
         train(
             runs,
+            callbacks=[*logs, _Telling(tell), kept],
             max_steps=settings.max_steps,
             engine=engine,
-            hooks=hooks,
-            keeper=kept if resumable else None,
             stop=stop,
         )
-        for reason in dict.fromkeys(engine.refusals()):
+        for reason in dict.fromkeys(engine.fallbacks()):
             _log.warning("%s: its steps ran one operation at a time", reason)
     except TrainingError as error:
         kept.wait()
-        step = kept.shelves[0].latest_step()
+        step = kept.stores[0].latest_step()
         if step is None:
             raise
         raise TrainingError(f"{error}; the checkpoint of step {step} is kept") from None
@@ -186,16 +180,14 @@ def _train(
         ) from None
 
 
-def _note_totals(folder: RunFolder, run: Run) -> None:
-    folder.event("totals", step=run.step, **run.learner.readings())
-    memory = getattr(run.learner, "memory", None)
-    if isinstance(memory, EpisodicMemory):
-        folder.event("memory", step=run.step, classes=memory.class_counts(run.stream.classes))
+class _Telling(Callback):
+    """Passes progress on to a function."""
 
+    def __init__(self, tell: Callable[[Progress], None]) -> None:
+        self.tell = tell
 
-def _note_accuracies(folder: RunFolder, run: Run, task: int) -> None:
-    found = {name: rows[-1] for name, rows in run.record.class_il.items() if rows}
-    folder.event("evaluation", step=run.step, task=task, class_il=found)
+    def on_progress(self, progress: Progress) -> None:
+        self.tell(progress)
 
 
 class Failure(NamedTuple):

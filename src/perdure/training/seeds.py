@@ -18,7 +18,7 @@ from perdure.training.job import attempt, shelf_of, together
 from perdure.training.job import execute as execute
 from perdure.training.job import usable as usable
 from perdure.training.loop import Interrupted, Position, Progress
-from perdure.training.signals import Stop, noticed
+from perdure.training.signals import Stop, graceful_stop
 from perdure.training.workers import Event, in_workers
 
 Member = tuple[Settings, int]
@@ -114,7 +114,7 @@ def _groups(members: Sequence[Member], out: Path, width: int, resume: bool) -> l
     for settings, seed in members:
         places = {Position()}
         if resume and width > 1:
-            kept = shelf_of(settings, settings.folder(out, seed), seed).whole(warn=False)
+            kept = shelf_of(settings, settings.folder(out, seed), seed).valid(warn=False)
             places = {checkpoint.position for checkpoint in kept} or places
         for group, shared in groups:
             if len(group) < width and together(group[0][0], settings) and shared & places:
@@ -139,7 +139,7 @@ def execute_all(jobs: Sequence[Job], *, workers: int, threads: int, tell: Tell) 
     Each run computes with `threads` threads wherever it runs, so its numbers do not depend on
     how many others run beside it.
     """
-    with noticed() as stop:
+    with graceful_stop() as stop:
         if min(workers, len(jobs)) > 1:
             failed = _at_once(jobs, workers, threads, tell, stop)
         else:

@@ -162,7 +162,7 @@ def _end(code: int | None) -> str:
 def _work(channel: Connection[Any, Any], threads: int) -> None:
     """A worker's life: jobs until there are none, it is asked to stop, or its parent is gone."""
     stop = Stop()
-    signal.signal(signal.SIGTERM, stop.note)
+    signal.signal(signal.SIGTERM, stop.request)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which tells us
     _die_with_parent()
     torch.set_num_threads(threads)
