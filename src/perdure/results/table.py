@@ -27,6 +27,8 @@ ORDER = ("joint", "clser", "mean-er", "derpp", "der", "er")
 TOLERANCE = 1.5
 """Percentage points by which a mean may miss a published one and still agree with it."""
 PAPER_RUNS = 10
+"""Runs behind each of the paper's figures; Table S3 has fewer."""
+TABLE_S3_RUNS = 3
 Kind = Literal["class_il", "task_il"]
 
 
@@ -69,7 +71,8 @@ def spread_text(spread: Spread | None, digits: int = 2) -> str:
 
 def published_spread(figure: Figure) -> Spread:
     """A published figure in the same form as ours."""
-    return Spread(figure.mean, figure.std, PAPER_RUNS if figure.std is not None else 1)
+    runs = int(figure.settings.get("runs", TABLE_S3_RUNS if figure.table == "S3" else PAPER_RUNS))
+    return Spread(figure.mean, figure.std, 1 if figure.std is None else runs)
 
 
 class Verdict(NamedTuple):
@@ -180,6 +183,11 @@ class Setting:
         ]
         return list({figure.mean: figure for figure in reversed(found)}.values())[::-1]
 
+    def verdict(self, predictor: str | None = None, table: str | None = None) -> Verdict | None:
+        """The comparison with the first published figure, if there is one."""
+        ours, figures = self.spread(predictor), self.figures(predictor, table)
+        return verdict(ours, figures[0]) if ours and figures else None
+
     @property
     def command(self) -> str:
         """The command that reproduces these runs."""
@@ -246,6 +254,13 @@ class Comparison:
     def stream(self) -> str:
         """The stream's name."""
         return self.config.stream
+
+    @property
+    def description(self) -> str:
+        """The stream in a few words."""
+        entry = catalog.STREAMS.get(self.stream)
+        title = entry.title if entry else "user-defined stream"
+        return title[:1].upper() + title[1:]
 
     def buffer_sizes(self) -> list[int | None]:
         """The buffer sizes of its settings; [None] if no setting has a memory."""
@@ -344,7 +359,7 @@ def slug(name: str) -> str:
     >>> slug("s-mnist (mnist5k, first 100 steps)")
     's-mnist-mnist5k-first-100-steps'
     """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"
 
 
 def _unique_name(name: str, others: Sequence[Comparison]) -> str:
