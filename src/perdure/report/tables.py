@@ -147,13 +147,12 @@ def results(comparison: Comparison) -> Table:
 
 
 def _published_cells(setting: Setting) -> list[Cell]:
-    found, figures = setting.verdict(), setting.figures()
+    found = setting.verdict()
     if found is None:
         return [Cell("–"), Cell("–"), Cell("–")]
-    theirs = "; ".join(str(published_spread(figure)) for figure in figures)
     difference = f"{found.difference:+.2f}".replace("-", "−")
     return [
-        Cell(theirs, figures[0].mean),
+        spread_cell(published_spread(setting.figures()[0])),
         Cell(difference, found.difference),
         Cell(found.status, status=found.status),
     ]

@@ -59,18 +59,19 @@ class Claim:
 
     @property
     def status(self) -> Status:
-        """What the conclusive settings show; inconclusive if there are none.
+        """What the evidence shows together.
 
-        A claim about every setting is contradicted by one; a claim about most is decided by the
-        majority.
+        A claim about most settings is decided by more than half of them. A claim about every
+        setting is contradicted by a single one, and supported if there is support and no
+        contradiction.
         """
-        supported = sum(e.status == "supported" for e in self.evidence)
-        contradicted = sum(e.status == "contradicted" for e in self.evidence)
-        if self.extent == "every" and contradicted:
+        statuses = [e.status for e in self.evidence]
+        supported, contradicted = map(statuses.count, ("supported", "contradicted"))
+        if self.extent == "most":
+            supported, contradicted = (2 * n > len(statuses) for n in (supported, contradicted))
+        if contradicted:
             return "contradicted"
-        if supported == contradicted:
-            return "inconclusive"
-        return "supported" if supported > contradicted else "contradicted"
+        return "supported" if supported else "inconclusive"
 
     def to_json(self) -> dict[str, Any]:
         """Plain values, for JSON."""

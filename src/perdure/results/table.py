@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perdure import catalog
-from perdure.config import RunConfig
+from perdure.config import DEVICE_DEFAULTS, RunConfig
 from perdure.evaluation import mean_std
 from perdure.presets import Figure
 from perdure.results.records import RunRecord, Scores, SkippedFolder, read_runs
@@ -395,17 +395,24 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
             if (other.config.method, other.config.buffer_size)
             == (config.method, config.buffer_size)
         ]
-        usual = set(config.hyperparameters) - set(config.departures())
+        usual = _usual(config)
         differs = [
-            f"{name.replace('_', ' ')} {value:g}"
-            if isinstance(value, float)
-            else f"{name.replace('_', ' ')} {value}"
+            f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
             for name, value in _variant(config).items()
             if name not in usual and any(other.get(name) != value for other in variants)
         ]
         size = [] if config.buffer_size is None else [str(config.buffer_size)]
         label = " ".join([config.method_title, *size])
         yield replace(setting, label=f"{label} ({', '.join(differs)})" if differs else label)
+
+
+def _usual(config: RunConfig) -> set[str]:
+    """What the command would choose by itself, given the method and the device."""
+    fields = RunConfig.__dataclass_fields__
+    defaults = {name: field.default for name, field in fields.items() if name in _variant(config)}
+    defaults |= DEVICE_DEFAULTS.get(config.device, {})
+    usual = {name for name, value in defaults.items() if getattr(config, name) == value}
+    return usual | (set(config.hyperparameters) - set(config.departures()))
 
 
 def _variant(config: RunConfig) -> dict[str, Any]:
