@@ -99,9 +99,7 @@ def test_a_single_run_can_be_read(tmp_path: Path) -> None:
         ("timing.json", '{"seconds": 1, "side_by_side": 0}'),
     ],
 )
-def test_a_damaged_optional_file_costs_only_itself(
-    tmp_path: Path, file: str, content: str
-) -> None:
+def test_a_damaged_optional_file_costs_only_itself(tmp_path: Path, file: str, content: str) -> None:
     path = write(tmp_path, record(analysis=made.analysis("stable")))
     (path / file).write_text(content)
     found = read_run(path)

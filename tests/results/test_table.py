@@ -234,9 +234,7 @@ def test_a_summary_is_plain_json() -> None:
 
 
 def test_a_summary_names_what_departs_from_the_usual() -> None:
-    changed = record(
-        hyperparameters={"lr": 0.05}, max_steps=30, validation=0.1, update="regular"
-    )
+    changed = record(hyperparameters={"lr": 0.05}, max_steps=30, validation=0.1, update="regular")
     found = setting(changed).summary()
     assert found["departures"] == {"lr": 0.05}
     assert (found["max_steps"], found["validation"], found["update"]) == (30, 0.1, "regular")
@@ -273,10 +271,21 @@ def test_names_in_commands_are_quoted() -> None:
 def test_every_identifying_setting_changes_the_hash() -> None:
     base = made.config()
     others = {
-        **{"stream": "r-mnist", "dataset": "mnist5k", "data_checksum": "1", "network": "n"},
-        **{"stream_seed": 1, "validation": 0.1, "max_steps": 3, "method": "er"},
-        **{"buffer_size": 2, "hyperparameters": {"lr": 0.2}, "update": "regular"},
-        **{"device": "cuda", "precision": "bf16", "engine": "captured", "deterministic": True},
+        "stream": "r-mnist",
+        "dataset": "mnist5k",
+        "data_checksum": "1",
+        "network": "n",
+        "stream_seed": 1,
+        "validation": 0.1,
+        "max_steps": 3,
+        "method": "er",
+        "buffer_size": 2,
+        "hyperparameters": {"lr": 0.2},
+        "update": "regular",
+        "device": "cuda",
+        "precision": "bf16",
+        "engine": "captured",
+        "deterministic": True,
         "ranks": 2,
     }
     assert set(others) == set(base.identity())
