@@ -343,7 +343,7 @@ def test_a_method_with_memory_needs_a_buffer(method: str) -> None:
 
 @pytest.mark.parametrize("buffer_size", [0, -200])
 def test_a_buffer_size_is_positive(buffer_size: int) -> None:
-    with pytest.raises(ValueError, match=f"buffer is {buffer_size}; expected a positive number"):
+    with pytest.raises(ValueError, match="positive"):
         find("er", "s-mnist", buffer_size)
 
 

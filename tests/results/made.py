@@ -87,7 +87,7 @@ def record(
         tests=["first", "second"],
         predictors={
             name: PredictorResult(
-                class_il=scores(mean, **others), task_il=None if overlap else scores(98.0)
+                class_il=scores(mean, 2, **others), task_il=None if overlap else scores(98.0)
             )
             for name, mean in means.items()
         },

@@ -66,7 +66,7 @@ class Claim:
         contradiction.
         """
         statuses = [e.status for e in self.evidence]
-        supported, contradicted = map(statuses.count, ("supported", "contradicted"))
+        supported, contradicted = statuses.count("supported"), statuses.count("contradicted")
         if self.extent == "most":
             supported, contradicted = (2 * n > len(statuses) for n in (supported, contradicted))
         if contradicted:

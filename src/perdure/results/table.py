@@ -96,6 +96,25 @@ def verdict(ours: Spread, figure: Figure) -> Verdict:
     return Verdict(difference, "above" if difference > 0 else "below")
 
 
+def figures_for(
+    config: RunConfig, predictor: str, answering: bool, table: str | None = None
+) -> list[Figure]:
+    """The published figures for a predictor of these settings, each mean once.
+
+    Args:
+        config: The settings.
+        predictor: The predictor's name.
+        answering: Whether the learner answers with this predictor.
+        table: Number of the paper's table; all tables if None.
+    """
+    found = [
+        figure
+        for figure in config.published_figures(table)
+        if figure.predictor == predictor or (figure.predictor is None and answering)
+    ]
+    return list({figure.mean: figure for figure in reversed(found)}.values())[::-1]
+
+
 @dataclass(frozen=True)
 class Setting:
     """The runs of one configuration, ascending by seed.
@@ -175,13 +194,7 @@ class Setting:
         if not (self.complete and self.predictors):
             return []
         name = predictor or self.predictors[0]
-        answering = name == self.predictors[0]
-        found = [
-            figure
-            for figure in self.config.published_figures(table)
-            if figure.predictor == name or (figure.predictor is None and answering)
-        ]
-        return list({figure.mean: figure for figure in reversed(found)}.values())[::-1]
+        return figures_for(self.config, name, name == self.predictors[0], table)
 
     def verdict(self, predictor: str | None = None, table: str | None = None) -> Verdict | None:
         """The comparison with the first published figure, if there is one."""
