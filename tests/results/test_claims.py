@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,9 @@ def evidence(name: str, runs: list[RunRecord]) -> Evidence:
     return found
 
 
-def seeds(method: str, accuracy: dict[str, float], count: int = 2, **settings: object) -> list:  # type: ignore[type-arg]
+def seeds(
+    method: str, accuracy: dict[str, float], count: int = 2, **settings: Any
+) -> list[RunRecord]:
     """Runs whose accuracies differ a little over seeds."""
     return [
         record(method, s, accuracy={k: v + s / 10 for k, v in accuracy.items()}, **settings)
@@ -33,10 +37,10 @@ def seeds(method: str, accuracy: dict[str, float], count: int = 2, **settings: o
     ]
 
 
-def analysed(method: str, name: str, *measured: dict[str, object]) -> list[RunRecord]:
+def analysed(method: str, name: str, *measured: Mapping[str, Any]) -> list[RunRecord]:
     """Runs of a method, one per analysis."""
     return [
-        record(method, seed, analysis=analysis(name, **values))  # type: ignore[arg-type]
+        record(method, seed, analysis=analysis(name, **values))
         for seed, values in enumerate(measured)
     ]
 
@@ -144,8 +148,8 @@ def test_curves_over_different_noise_levels_are_not_compared() -> None:
 
 
 def test_bias_is_the_distance_of_the_last_task_from_an_equal_share() -> None:
-    ours: dict[str, object] = {"mass": (0.3, 0.1, 0.3, 0.3)}
-    er: dict[str, object] = {"mass": (0.2, 0.2, 0.2, 0.4)}
+    ours = {"mass": (0.3, 0.1, 0.3, 0.3)}
+    er = {"mass": (0.2, 0.2, 0.2, 0.4)}
     runs = [*analysed("clser", "stable", ours, ours), *analysed("er", "working", er, er)]
     found = evidence("less_task_bias", runs)
     assert found.status == "supported"
@@ -155,8 +159,8 @@ def test_bias_is_the_distance_of_the_last_task_from_an_equal_share() -> None:
 
 
 def test_without_tasks_bias_is_the_distance_of_the_classes_from_equal_shares() -> None:
-    ours: dict[str, object] = {"mass": (0.4, 0.6), "kind": "class"}
-    er: dict[str, object] = {"mass": (0.2, 0.8), "kind": "class"}
+    ours = {"mass": (0.4, 0.6), "kind": "class"}
+    er = {"mass": (0.2, 0.8), "kind": "class"}
     runs = [*analysed("clser", "stable", ours, ours), *analysed("er", "working", er, er)]
     found = evidence("less_task_bias", runs)
     assert found.status == "supported"
@@ -164,7 +168,7 @@ def test_without_tasks_bias_is_the_distance_of_the_classes_from_equal_shares() -
 
 
 def test_random_updates_are_compared_with_regular_ones_that_differ_in_nothing_else() -> None:
-    def runs(accuracy: float, **settings: object) -> list[RunRecord]:
+    def runs(accuracy: float, **settings: Any) -> list[RunRecord]:
         return [
             record(
                 "clser",
@@ -192,7 +196,7 @@ def test_memories_that_are_updated_at_every_step_say_nothing_about_random_update
 
 
 @pytest.mark.parametrize("change", [{"update": "regular"}, {"hyperparameters": {"lr": 0.3}}])
-def test_the_published_settings_represent_a_method(change: dict[str, object]) -> None:
+def test_the_published_settings_represent_a_method(change: dict[str, Any]) -> None:
     others = seeds("clser", SECOND, 5, **change)
     assert claim("stable_best", [*others, *seeds("clser", BEST)]).status == "supported"
 
@@ -200,7 +204,7 @@ def test_the_published_settings_represent_a_method(change: dict[str, object]) ->
 @pytest.mark.parametrize(
     "change", [{"data_checksum": "f" * 16}, {"dataset": "mnist5k"}, {"max_steps": 9}]
 )
-def test_runs_made_from_different_data_are_not_compared(change: dict[str, object]) -> None:
+def test_runs_made_from_different_data_are_not_compared(change: dict[str, Any]) -> None:
     ours = [record(seed=s, analysis=analysis("stable", ece=0.05)) for s in range(2)]
     er = [record("er", s, analysis=analysis("working", ece=0.2), **change) for s in range(2)]
     assert claim("better_calibrated", [*ours, *er]).evidence == ()

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.config import RunConfig, parse_seeds
+from perdure.config import parse_seeds
 from perdure.presets import Figure, paper_figures
+from perdure.results.records import Timing
 from perdure.results.table import Spread, group, published_spread, slug, verdict
 
 from . import made
@@ -31,7 +32,8 @@ def test_seeds_of_a_setting_are_grouped_in_order() -> None:
     spread = found.spread()
     assert spread == found.spread("stable")
     assert spread is not None
-    assert (spread.mean, spread.std, spread.seeds) == (94.0, pytest.approx(5.2915), 3)
+    assert (spread.mean, spread.seeds) == (94.0, 3)
+    assert spread.std == pytest.approx(5.2915, abs=1e-4)
     assert str(spread) == "94.00 ± 5.29"
     assert spread.error == pytest.approx(5.2915 / 3**0.5)
 
@@ -251,7 +253,7 @@ def test_the_last_test_is_summarised_where_tests_overlap() -> None:
 
 def test_time_is_unknown_if_it_is_unknown_for_one_run() -> None:
     run = record(seed=1)
-    unknown = replace(run, timing=made.Timing())
+    unknown = replace(run, timing=Timing())
     assert setting(record(), unknown).seconds() is None
 
 
@@ -270,7 +272,7 @@ def test_names_in_commands_are_quoted() -> None:
 
 def test_every_identifying_setting_changes_the_hash() -> None:
     base = made.config()
-    others = {
+    others: dict[str, Any] = {
         "stream": "r-mnist",
         "dataset": "mnist5k",
         "data_checksum": "1",
@@ -293,7 +295,6 @@ def test_every_identifying_setting_changes_the_hash() -> None:
     assert len(hashes | {base.hash}) == len(others) + 1
     remarks: dict[str, Any] = {"data_root": "/data", "notes": ("a note",)}
     assert replace(base, **remarks).hash == base.hash
-    assert isinstance(base, RunConfig)
 
 
 def test_every_figure_of_the_paper_belongs_to_settings_that_can_be_run() -> None:
