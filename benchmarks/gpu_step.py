@@ -1,9 +1,9 @@
-"""One step of the published S-CIFAR-10 protocol on a GPU: the usual way, and ours.
+"""Time of one step of the published S-CIFAR-10 protocol on a GPU: a usual setup and ours.
 
     python benchmarks/gpu_step.py [--quick] [--compiled]
 
-Everything is measured in one run and printed as one JSON line: milliseconds per step (per learner,
-where several train side by side), the card's bf16 matrix rate, and the share of it that we reach.
+Prints one JSON line: milliseconds per step (per learner, if several train side by side), the GPU's
+bf16 matrix rate, and the share of it that is reached.
 """
 
 from __future__ import annotations
