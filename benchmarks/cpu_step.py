@@ -124,7 +124,7 @@ def step_over_bare(dataset: Dataset) -> dict[str, float]:
 
 
 class Images(torch.utils.data.Dataset[tuple[Tensor, int, Tensor]]):
-    """Images as PIL would have them, transformed one by one.
+    """Images as PIL objects, transformed one by one.
 
     In training each comes twice, as continual-learning frameworks have it: transformed, and plain
     for the buffer.
@@ -202,7 +202,7 @@ class UsualWay:
 
 
 def usual_seconds(stream: str, dataset: Dataset, steps: int) -> tuple[float, float]:
-    """Milliseconds per step, and seconds of a whole run, both by the usual way."""
+    """Milliseconds per step and seconds per run of the usual setup."""
     values = settings(stream)
     degrees = 33.0 if stream == "r-mnist" else None
     learner = UsualWay(values)

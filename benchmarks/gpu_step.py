@@ -51,7 +51,7 @@ def milliseconds(step: Callable[[], object], steps: int, warm: int) -> float:
 
 
 def matrix_rate() -> float:
-    """bf16 matrix products per second, in TFLOP."""
+    """Rate of bf16 matrix products in TFLOP/s."""
     n = 8192
     a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     return 2 * n**3 / milliseconds(lambda: torch.mm(a, b), 20, 5) / 1e9
@@ -120,7 +120,7 @@ class UsualWay:
 def ours(
     samples: Samples, learners: int, engine: Engine, steps: int, buffer_size: int = 500
 ) -> tuple[float, float]:
-    """Milliseconds per step of each learner, and seconds until all graphs were there."""
+    """Milliseconds per step of each learner, and seconds until all graphs were captured."""
     group = [
         CLSER(
             ResNet18(10).cuda().to(memory_format=torch.channels_last),  # type: ignore[call-overload]

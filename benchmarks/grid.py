@@ -115,7 +115,7 @@ def measure(workers: int, runs: int, steps: int, repeats: int) -> dict[str, obje
             used = [processor_time(resource.RUSAGE_CHILDREN)]
             ideal_workers(workers, 0, steps, place / "start")  # what they compute before the clock
             used.append(processor_time(resource.RUSAGE_CHILDREN))
-            ideal.append(ideal_workers(workers, runs, steps, place / "perfect"))
+            ideal.append(ideal_workers(workers, runs, steps, place / "ideal"))
             used.append(processor_time(resource.RUSAGE_CHILDREN))
             real.append(grid(workers, runs, steps, place / "grid"))
             used.append(processor_time(resource.RUSAGE_CHILDREN))
