@@ -1,9 +1,9 @@
-"""What checkpoints cost: the time that one takes, as a share of the interval between two.
+"""Cost of checkpoints: the time of one as a share of the interval between two.
 
     python benchmarks/checkpoints.py
 
-Counted as lost is the processor time of the pause, in which the training loop waits for its state
-to be copied, and of the writing in the background, as if no core were free for it.
+The cost is the processor time of the pause, in which the training loop waits for its state to be
+copied, and of writing in the background, as if no other core were available.
 """
 
 from __future__ import annotations

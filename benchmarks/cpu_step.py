@@ -1,16 +1,16 @@
-"""S-MNIST/500 and R-MNIST/500 on one core: what bookkeeping costs, and what the usual way costs.
+"""S-MNIST/500 and R-MNIST/500 on one core, compared with bare tensors and with a usual setup.
 
     python benchmarks/cpu_step.py [--data DIR]
 
-Printed as one JSON line, everything measured in one run:
+Prints one JSON line:
 
-- `step_over_bare`: our CLS-ER step over the same algorithm with bare tensors (no modules, no
-  optimizer object, no counters, no checks);
-- `s_mnist_times_faster`, `r_mnist_times_faster`: a whole run, evaluation included, the usual way
-  over ours. The usual way is a DataLoader over PIL images, per-image transforms, a buffer that is
-  filled and read sample by sample, and an evaluation of each network through the same loader. It
-  is measured on a few hundred steps and some test images, before and after ours, and multiplied up
-  to a run with the same steps and evaluations; ours is a whole run.
+- `step_over_bare`: time of our CLS-ER step relative to the same algorithm on bare tensors (no
+  modules, no optimizer object, no counters, no checks);
+- `s_mnist_times_faster`, `r_mnist_times_faster`: time of a run with evaluation in a usual setup
+  relative to ours. The usual setup is a DataLoader over PIL images, per-image transforms, a buffer
+  that is filled and read sample by sample, and an evaluation of each network with the same loader.
+  It is measured on a few hundred steps and some test images, before and after ours, and scaled to
+  a run with the same steps and evaluations; ours is a complete run.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def step_over_bare(dataset: Dataset) -> dict[str, float]:
 
 
 class Images(torch.utils.data.Dataset[tuple[Tensor, int, Tensor]]):
-    """Images as PIL would have them, transformed one by one.
+    """Images as PIL objects, transformed one by one.
 
     In training each comes twice, as continual-learning frameworks have it: transformed, and plain
     for the buffer.
@@ -202,7 +202,7 @@ class UsualWay:
 
 
 def usual_seconds(stream: str, dataset: Dataset, steps: int) -> tuple[float, float]:
-    """Milliseconds per step, and seconds of a whole run, both by the usual way."""
+    """Milliseconds per step and seconds per run of the usual setup."""
     values = settings(stream)
     degrees = 33.0 if stream == "r-mnist" else None
     learner = UsualWay(values)

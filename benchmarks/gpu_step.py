@@ -1,9 +1,9 @@
-"""One step of the published S-CIFAR-10 protocol on a GPU: the usual way, and ours.
+"""Time of one step of the published S-CIFAR-10 protocol on a GPU: a usual setup and ours.
 
     python benchmarks/gpu_step.py [--quick] [--compiled]
 
-Everything is measured in one run and printed as one JSON line: milliseconds per step (per learner,
-where several train side by side), the card's bf16 matrix rate, and the share of it that we reach.
+Prints one JSON line: milliseconds per step (per learner, if several train side by side), the GPU's
+bf16 matrix rate, and the share of it that is reached.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def milliseconds(step: Callable[[], object], steps: int, warm: int) -> float:
 
 
 def matrix_rate() -> float:
-    """bf16 matrix products per second, in TFLOP."""
+    """Rate of bf16 matrix products in TFLOP/s."""
     n = 8192
     a, b = (torch.randn(n, n, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     return 2 * n**3 / milliseconds(lambda: torch.mm(a, b), 20, 5) / 1e9
@@ -120,7 +120,7 @@ class UsualWay:
 def ours(
     samples: Samples, learners: int, engine: Engine, steps: int, buffer_size: int = 500
 ) -> tuple[float, float]:
-    """Milliseconds per step of each learner, and seconds until all graphs were there."""
+    """Milliseconds per step of each learner, and seconds until all graphs were captured."""
     group = [
         CLSER(
             ResNet18(10).cuda().to(memory_format=torch.channels_last),  # type: ignore[call-overload]

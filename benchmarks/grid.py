@@ -2,16 +2,16 @@
 
     python benchmarks/grid.py [--workers 2] [--runs 16] [--steps 6000] [--repeats 3]
 
-Efficiency is the time of perfect workers over the time of the grid. Perfect workers are as many
-processes, warmed up before the clock starts, each of which makes its even share of the runs and
-nothing else; the grid is the whole command from its start to its end. Both share the machine with
-whatever else runs on it, and are measured in turn; the median counts.
+Efficiency is the time of ideal workers divided by the time of the grid. Ideal workers are the same
+number of processes, warmed up before the measurement, each of which only trains an equal share of
+the runs; the grid is the whole command from start to end. Both are measured in turn, and the median
+is reported.
 
-A machine that is busy with other things makes times useless. `efficiency_by_processor` compares the
-processor time of both instead: it counts what the grid does besides the runs, but not waiting.
+On a busy machine, times are not meaningful. `efficiency_by_processor` compares the processor time
+of both instead, which includes all work of the grid but no waiting.
 
 The overhead of a run is the processor time that one more run of a single step costs the command
-and its workers, less what that run costs alone. Ends with one JSON line.
+and its workers, minus the cost of that run alone. Prints one JSON line.
 """
 
 from __future__ import annotations
@@ -30,21 +30,22 @@ from pathlib import Path
 
 import torch
 
-from perdure.training import plan
-from perdure.training.seeds import make_runs
+from perdure.experiment.resolve import resolve
+from perdure.experiment.run import PlannedRun, make_jobs
 
 GOAL = 0.9
 CORES = len(os.sched_getaffinity(0))
 
 
 def make(seeds: range, steps: int, out: Path) -> None:
-    """The runs in this process, one after the other."""
-    settings = plan("s-mnist", "clser", 500, dataset="mnist5k", max_steps=steps)
-    make_runs(settings, seeds, out, workers=1, tell=lambda seed, progress: None)
+    """Train the runs in this process, one after the other."""
+    config = resolve("s-mnist", "clser", 500, dataset="mnist5k", max_steps=steps)
+    for job in make_jobs([PlannedRun(config, seed) for seed in seeds], out, resume=False):
+        job.execute(lambda progress: None)
 
 
-def perfect(workers: int, runs: int, steps: int, out: Path) -> float:
-    """Seconds for the runs by processes that share them evenly."""
+def ideal_workers(workers: int, runs: int, steps: int, out: Path) -> float:
+    """Seconds for the runs by processes with equal shares."""
     command = [sys.executable, __file__, "--share", str(out), "--steps", str(steps), "--runs"]
     shares = [
         subprocess.Popen([*command, str(n)], stdin=-1, stdout=-1, text=True)
@@ -52,7 +53,7 @@ def perfect(workers: int, runs: int, steps: int, out: Path) -> float:
     ]
     for share in shares:
         assert share.stdout is not None
-        share.stdout.readline()  # it is warm
+        share.stdout.readline()  # warmed up
     began = time.perf_counter()
     for share in shares:
         assert share.stdin is not None
@@ -62,12 +63,12 @@ def perfect(workers: int, runs: int, steps: int, out: Path) -> float:
         share.wait()
     seconds = time.perf_counter() - began
     if any(share.returncode for share in shares):
-        raise RuntimeError("a perfect worker failed")
+        raise RuntimeError("an ideal worker failed")
     return seconds
 
 
 def share(runs: int, steps: int, out: Path) -> None:
-    """A perfect worker."""
+    """An ideal worker."""
     place = out / str(os.getpid())
     make(range(1), 50, place / "warm-up")
     print("warm", flush=True)
@@ -77,7 +78,9 @@ def share(runs: int, steps: int, out: Path) -> None:
 
 def grid(workers: int, runs: int, steps: int, out: Path) -> float:
     """Seconds for the same runs by the command."""
-    words = f"reproduce table1 --streams s-mnist --methods clser --buffers 500 --seeds 0:{runs}"
+    words = (
+        f"reproduce table1 --streams s-mnist --methods clser --buffer-sizes 500 --seeds 0:{runs}"
+    )
     how = f"--dataset mnist5k --max-steps {steps} --workers {workers} --quiet --out {out}"
     began = time.perf_counter()
     subprocess.run([sys.executable, "-m", "perdure", *words.split(), *how.split()], check=True)
@@ -85,7 +88,7 @@ def grid(workers: int, runs: int, steps: int, out: Path) -> float:
 
 
 def processor_time(who: int) -> float:
-    """Seconds that this process, or its children and theirs, have computed."""
+    """Processor time of this process, or of its descendants."""
     used = resource.getrusage(who)
     return used.ru_utime + used.ru_stime
 
@@ -110,9 +113,9 @@ def measure(workers: int, runs: int, steps: int, repeats: int) -> dict[str, obje
         for repeat in range(repeats):
             place = Path(folder, str(repeat))
             used = [processor_time(resource.RUSAGE_CHILDREN)]
-            perfect(workers, 0, steps, place / "start")  # what they compute before the clock
+            ideal_workers(workers, 0, steps, place / "start")  # what they compute before the clock
             used.append(processor_time(resource.RUSAGE_CHILDREN))
-            ideal.append(perfect(workers, runs, steps, place / "perfect"))
+            ideal.append(ideal_workers(workers, runs, steps, place / "ideal"))
             used.append(processor_time(resource.RUSAGE_CHILDREN))
             real.append(grid(workers, runs, steps, place / "grid"))
             used.append(processor_time(resource.RUSAGE_CHILDREN))
@@ -130,7 +133,7 @@ def measure(workers: int, runs: int, steps: int, repeats: int) -> dict[str, obje
         "efficiencies": [round(value, 3) for value in efficiencies],
         "efficiency_by_processor": round(sum(ideal_cpu) / sum(real_cpu), 3),
         "goal": GOAL,
-        "perfect_s": round(statistics.median(ideal), 2),
+        "ideal_s": round(statistics.median(ideal), 2),
         "grid_s": round(statistics.median(real), 2),
         "overhead_s_per_run": round(extra, 4),
         "load_average": round(os.getloadavg()[0], 2),

@@ -1,11 +1,11 @@
-"""One step of each method over one step of ER, all in one run.
+"""Time of one step of each method relative to one step of ER.
 
     python benchmarks/method_step.py [--gpu]
 
-On a CPU: the MLP on MNIST-sized images, a stream batch of 10 and a replay batch of 10, a full
-buffer of 500 and, for methods that are told of task ends, four tasks behind them. With `--gpu`:
-ResNet-18 on 32 x 32 images, 32 + 32, captured in bf16. The methods take turns, so that what else
-the machine does falls on all of them; printed as one JSON line of medians.
+On a CPU: the MLP on images of MNIST's size, batches of 10 from the stream and from the memory, a
+full buffer of 500 and, for methods that need task boundaries, the last of five tasks. With `--gpu`:
+ResNet-18 on 32 x 32 images, batches of 32, captured in bf16. The methods are measured in turn, so
+that other load affects all of them alike. Prints one JSON line of medians.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from collections.abc import Callable
 
 import torch
 
-from perdure.catalog import METHODS
+from perdure.catalog import METHODS, accepted, find_learner
 from perdure.learners import Learner
 from perdure.networks import MLP, ResNet18
 from perdure.records import Samples
-from perdure.training.build import accepted, find_learner
 from perdure.training.engine import Captured, Eager, Engine
 
 BUFFER, TASKS, ROUNDS = 500, 5, 9
 
 
 def prepared(kind: type[Learner], samples: Samples, batch: int, engine: Engine) -> Learner:
-    """A learner in the last of its tasks, its memory full."""
+    """A learner in its last task with a full memory."""
     device = samples.inputs.device
     network = ResNet18(10) if engine.name == "captured" else MLP(784, 10)
     network = network.to(device)

@@ -1,237 +1,265 @@
-"""Fill the tables of the README and of these pages from the JSON lines in ../results.
+"""Fill the result tables of the README and the documentation from ../results.
 
-    python docs/make_results.py
+    python docs/make_results.py [--check]
 
-Each line is one of the file that `perdure reproduce --grid results/NAME.toml` leaves. A table
-stands between two comments, `<!-- table NAME -->` and `<!-- end -->`; what is between them is
-replaced.
+A table is written between `<!-- table NAME -->` and `<!-- end -->`, where NAME is a stream, a
+method, `components`, `sensitivity` or `overview`. Its numbers come from the run folders in
+results/runs, and from results/mnist.jsonl for the MNIST streams. With --check, pages are not
+changed; the exit status is 1 if any table is out of date.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
-import math
 import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from perdure.catalog import METHODS
-from perdure.presets import paper_figures, published_code_figures
+from perdure import catalog
+from perdure.config import RunConfig, default_hyperparameters
+from perdure.presets import Figure, published_code_figures
+from perdure.results import Spread, collect, verdict
+from perdure.results.table import figures_for, published_spread, spread_text
 
-HERE = Path(__file__).parent
-TABLES = {
-    "s-mnist": ("s-mnist", [200, 500, 5120]),
-    "r-mnist": ("r-mnist", [200, 500, 5120]),
-    "p-mnist": ("p-mnist", [200, 500, 5120]),
-    "mnist-360": ("mnist-360", [200, 500, 1000]),
-    "s-cifar10": ("s-cifar10", [200, 500, 5120]),
-    "gcil-cifar100-uniform": ("gcil-cifar100-uniform", [200, 500, 1000]),
-}
+ROOT = Path(__file__).parents[1]
 NETWORKS = ("stable", "plastic", "working")
-Summary = dict[str, Any]
+SWEPT = ("consistency_weight", "stable_rate", "plastic_rate")
+OVERVIEW_STREAMS = ("s-mnist", "r-mnist", "p-mnist", "mnist-360", "s-cifar10")
+OVERVIEW_METHODS = ("joint", "clser", "mean-er", "derpp", "er", "sgd")
+OVERVIEW_BUFFER = 500
 
 
-def read() -> list[Summary]:
-    """All summaries, stream by stream, and there by method and buffer."""
-    files = sorted((HERE.parent / "results").glob("*.jsonl"))
-    found = [json.loads(line) for file in files for line in file.read_text().splitlines()]
-    streams, methods = list(TABLES), list(METHODS)
-    return sorted(
-        found,
-        key=lambda s: (
-            streams.index(s["stream"]),
-            methods.index(s["method"]),
-            s["buffer_size"] or 0,
-            sorted(s.get("given", {}).items()),
-        ),
-    )
+@dataclass(frozen=True)
+class Row:
+    """The results of one configuration."""
+
+    config: RunConfig
+    seeds: int
+    accuracy: dict[str, Spread]
+    """By predictor, the answering one first."""
+    last_test: Spread | None = None
+
+    @property
+    def ours(self) -> Spread:
+        """The accuracy of the answering network."""
+        return next(iter(self.accuracy.values()))
+
+    @property
+    def label(self) -> str:
+        """The method, with the hyperparameters that depart from the published ones."""
+        departures = self.config.departures().items()
+        listed = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in departures)
+        return f"{self.config.method_title} ({listed})" if listed else self.config.method_title
+
+    @property
+    def buffer(self) -> str:
+        """The buffer size."""
+        return "–" if self.config.buffer_size is None else str(self.config.buffer_size)
+
+    def figures(self, predictor: str | None = None, table: str | None = None) -> list[Figure]:
+        """The published figures; those of the sensitivity table only on request."""
+        name = predictor or next(iter(self.accuracy))
+        found = figures_for(self.config, name, name == next(iter(self.accuracy)), table)
+        return [figure for figure in found if table == "S3" or not figure.settings]
+
+    @property
+    def is_sweep(self) -> bool:
+        """Whether this is a row of the sensitivity table and of no other."""
+        return bool(self.figures(table="S3")) and not self.figures()
 
 
-def published(summary: Summary) -> list[tuple[str, float, float | None, int]]:
-    """What is published of this setting: source, mean, standard deviation, runs."""
-    asked = {key: summary[key] for key in ("stream", "method", "buffer_size")}
-    figures = [f for f in paper_figures(**asked) if f.predictor in (None, "stable", "mean")]
-    unique = {f.mean: f for f in reversed(figures) if not f.settings}
-    found: list[tuple[str, float, float | None, int]] = [
-        ("paper", f.mean, f.std, 10) for f in reversed(unique.values())
+def read(folder: Path) -> list[Row]:
+    """All results, by stream, method and buffer size."""
+    rows = [
+        Row(
+            setting.config,
+            len(setting.runs),
+            {name: spread for name in setting.predictors if (spread := setting.spread(name))},
+            setting.spread(key="last_test") if setting.tests_overlap else None,
+        )
+        for setting in collect([folder / "runs"]).settings
     ]
-    for f in published_code_figures():
-        if (f.stream, f.method, f.buffer_size) == tuple(asked.values()):
-            found.append(("its code", f.mean, f.std, int(f.settings["runs"])))
-    return found
+    for line in (folder / "mnist.jsonl").read_text(encoding="utf-8").splitlines():
+        rows.append(_from_summary(json.loads(line)))
+    streams, methods = list(catalog.STREAMS), list(catalog.METHODS)
+
+    def order(row: Row) -> tuple[Any, ...]:
+        config = row.config
+        place = streams.index(config.stream), methods.index(config.method)
+        return *place, config.buffer_size or 0, sorted(config.departures().items())
+
+    return sorted(rows, key=order)
 
 
-def verdict(summary: Summary, mean: float, std: float | None) -> str:
-    """Whether the figure lies where the project's goals want it."""
-    figures = published(summary)
-    if not figures:
-        return ""
+def _from_summary(summary: dict[str, Any]) -> Row:
+    """A line that `Setting.summary` wrote."""
+    stream, method, size, data = (summary[k] for k in ("stream", "method", "buffer_size", "data"))
+    usual = default_hyperparameters(stream, method, size, data).values
+    config = RunConfig(
+        stream=stream,
+        dataset=data,
+        data_checksum="",
+        network=catalog.STREAMS[stream].network,
+        method=method,
+        buffer_size=size,
+        hyperparameters={**usual, **summary.get("departures", {})},
+    )
     seeds = len(summary["seeds"])
-    core = summary["method"] == "clser"
-    allowed = 1.5 if summary["stream"] == "s-cifar10" else 1.0
-
-    def near(other: float, spread: float | None, runs: int) -> bool:
-        error = math.sqrt((std or 0) ** 2 / seeds + (spread or 0) ** 2 / runs)
-        if core:
-            return abs(mean - other) <= max(allowed, 2 * error)
-        return mean >= other - max(2.0, 2 * (spread or 0))
-
-    return "yes" if any(near(m, s, n) for _, m, s, n in figures) else "**no**"
+    accuracy = {
+        name: Spread(found["class_il"]["mean"], found["class_il"]["std"], seeds)
+        for name, found in summary["predictors"].items()
+    }
+    return Row(config, seeds, accuracy)
 
 
-def cells(summary: Summary) -> list[str]:
-    """Method, buffer, predictor, ours, seeds, published, near."""
-    name, numbers = next(iter(summary["predictors"].items()))
-    mean, std = numbers["class_il"]["mean"], numbers["class_il"]["std"]
-    figures = "; ".join(
-        f"{plus_minus(m, s)}{'' if source == 'paper' else f' ({source})'}"
-        for source, m, s, _ in published(summary)
+def published(row: Row) -> str:
+    """The figures of the paper and, if measured, of the published code."""
+    config = row.config
+    parts = [str(published_spread(figure)) for figure in row.figures()]
+    parts += [
+        f"{published_spread(figure)} (published code)"
+        for figure in published_code_figures()
+        if (figure.stream, figure.method, figure.buffer_size)
+        == (config.stream, config.method, config.buffer_size)
+        and config.is_published
+    ]
+    return "; ".join(parts) or "–"
+
+
+def verdict_text(row: Row) -> str:
+    """How our result compares with the paper's main figure."""
+    figures = row.figures()
+    if not figures:
+        return "–"
+    found = verdict(row.ours, figures[0]).status
+    return found if found == "agrees" else f"**{found}**"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A Markdown table."""
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def stream_table(rows: Sequence[Row], stream: str) -> str:
+    """All methods on one stream, by buffer size, then by accuracy."""
+    chosen = [row for row in rows if row.config.stream == stream and not row.is_sweep]
+    chosen.sort(key=lambda row: (row.config.buffer_size or 0, -row.ours.mean))
+    overlap = any(row.last_test for row in chosen)
+    head = ["method", "buffer", "network", "ours", "last test", "seeds", "published", "verdict"]
+    cells = [
+        [
+            *(row.label, row.buffer, next(iter(row.accuracy)), str(row.ours)),
+            *(spread_text(row.last_test), str(row.seeds), published(row), verdict_text(row)),
+        ]
+        for row in chosen
+    ]
+    if not overlap:
+        head, cells = head[:4] + head[5:], [line[:4] + line[5:] for line in cells]
+    return table(head, cells)
+
+
+def method_table(rows: Sequence[Row], method: str) -> str:
+    """One method on all streams; JOINT is shown on the page of SGD."""
+    methods = ("sgd", "joint") if method == "sgd" else (method,)
+    return table(
+        ("stream", "method", "buffer", "ours", "seeds", "published", "verdict"),
+        [
+            (
+                *(row.config.stream, row.label, row.buffer, str(row.ours), str(row.seeds)),
+                *(published(row), verdict_text(row)),
+            )
+            for row in rows
+            if row.config.method in methods and not row.is_sweep
+        ],
     )
-    return [
-        METHODS[summary["method"]].title,
-        "–" if summary["buffer_size"] is None else str(summary["buffer_size"]),
-        name,
-        plus_minus(mean, std),
-        str(len(summary["seeds"])),
-        figures or "–",
-        verdict(summary, mean, std),
-    ]
 
 
-def plus_minus(mean: float, std: float | None) -> str:
-    """A mean and its standard deviation, which a single run has not."""
-    return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
-
-
-def line(parts: list[str]) -> str:
-    """One row of a table."""
-    return f"| {' | '.join(parts)} |"
-
-
-def components(summaries: list[Summary]) -> str:
+def components(rows: Sequence[Row]) -> str:
     """Table S1: the three networks of CLS-ER."""
-    lines = ["| stream | buffer | stable | plastic | working | paper: stable, plastic, working |"]
-    lines.append("|---|---|---|---|---|---|")
-    for summary in summaries:
-        if summary["method"] != "clser" or summary["stream"] not in TABLES:
+    cells = []
+    for row in rows:
+        if row.config.method != "clser" or row.is_sweep:
             continue
-        asked = {key: summary[key] for key in ("stream", "method", "buffer_size")}
-        theirs = {f.predictor: f for f in paper_figures("S1", **asked)}
-        ours = [summary["predictors"][n]["class_il"] for n in NETWORKS]
-        parts = [summary["stream"], str(summary["buffer_size"])]
-        parts += [plus_minus(o["mean"], o["std"]) for o in ours]
-        parts.append(", ".join(f"{theirs[n].mean:.2f}" for n in NETWORKS))
-        lines.append(line(parts))
-    return "\n".join(lines)
+        theirs = [row.figures(name, "S1") for name in NETWORKS]
+        means = ", ".join(f"{found[0].mean:.2f}" for found in theirs if found)
+        ours = [spread_text(row.accuracy.get(name)) for name in NETWORKS]
+        cells.append((row.config.stream, row.buffer, *ours, means or "–"))
+    return table(("stream", "buffer", *NETWORKS, "published: stable, plastic, working"), cells)
 
 
-def sensitivity(summaries: list[Summary]) -> str:
-    """Table S3: CLS-ER with other hyperparameters than the published ones."""
-    lines = [
-        "| λ | r_S | r_P | stable | plastic | working | seeds | paper: stable, plastic, working |"
-    ]
-    lines.append("|---" * 8 + "|")
-    varied = ("consistency_weight", "stable_rate", "plastic_rate")
-    best = dict(zip(varied, (0.15, 0.1, 0.9), strict=True))  # the published setting
-    for summary in sorted(summaries, key=lambda s: sorted(s.get("given", best).items())):
-        asked = {key: summary[key] for key in ("stream", "method", "buffer_size")}
-        given = summary.get("given", best)
-        figures = {f.predictor: f for f in paper_figures("S3", **asked) if f.settings == given}
-        if not figures:
-            continue
-        ours = [summary["predictors"][name]["class_il"] for name in NETWORKS]
-        theirs = [figures[name].mean for name in NETWORKS]
-        parts = [f"{given[name]:g}" for name in varied]
-        parts += [plus_minus(o["mean"], o["std"]) for o in ours]
-        parts += [str(len(summary["seeds"])), ", ".join(f"{mean:.2f}" for mean in theirs)]
-        lines.append(line(parts))
-    return "\n".join(lines)
+def sensitivity(rows: Sequence[Row]) -> str:
+    """Table S3: CLS-ER with other hyperparameters."""
+    cells = []
+    for row in rows:
+        theirs = [row.figures(name, "S3") for name in NETWORKS if name in row.accuracy]
+        if len(theirs) == len(NETWORKS) and all(theirs):
+            values = [f"{row.config.hyperparameters[name]:g}" for name in SWEPT]
+            ours = [str(row.accuracy[name]) for name in NETWORKS]
+            means = ", ".join(f"{found[0].mean:.2f}" for found in theirs)
+            cells.append((*values, *ours, str(row.seeds), means))
+    head = ("λ", "r_S", "r_P", *NETWORKS, "seeds", "published: stable, plastic, working")
+    return table(head, sorted(cells))
 
 
-def table(summaries: list[Summary], stream: str, buffers: list[int]) -> str:
-    """All methods on one stream, by buffer, then by accuracy."""
-    chosen = [
-        s for s in summaries if s["stream"] == stream and s["buffer_size"] in (None, *buffers)
-    ]
-
-    def place(summary: Summary) -> tuple[int, float]:
-        accuracy = next(iter(summary["predictors"].values()))["class_il"]["mean"]
-        return summary["buffer_size"] or 0, -accuracy
-
-    head = ["method", "buffer_size", "predictor", "ours", "seeds", "published", "near"]
-    chosen.sort(key=place)
-    rows = [cells(s) for s in chosen]
-    if any(last_test(s) for s in chosen):
-        head.insert(4, "last test alone")
-        for row, summary in zip(rows, chosen, strict=True):
-            row.insert(4, last_test(summary) or "–")
-    return "\n".join([line(head), "|---" * len(head) + "|", *map(line, rows)])
-
-
-def last_test(summary: Summary) -> str:
-    """The answering network on the last test alone, where tests overlap; else nothing."""
-    found = next(iter(summary["predictors"].values())).get("last_test")
-    return plus_minus(found["mean"], found["std"]) if found and found["mean"] is not None else ""
+def overview(rows: Sequence[Row]) -> str:
+    """The README's table: a few methods with one buffer size, published means in brackets."""
+    found = {
+        (row.config.method, row.config.stream): row
+        for row in rows
+        if row.config.buffer_size in (None, OVERVIEW_BUFFER) and not row.config.departures()
+    }
+    cells = []
+    for method in OVERVIEW_METHODS:
+        line = [catalog.METHODS[method].title]
+        for stream in OVERVIEW_STREAMS:
+            row = found.get((method, stream))
+            figures = row.figures() if row else []
+            paper = f" ({figures[0].mean:.2f})" if figures else ""
+            line.append("–" if row is None else f"{row.ours}{paper}")
+        cells.append(line)
+    return table(("method", *OVERVIEW_STREAMS), cells)
 
 
-def of_method(summaries: list[Summary], method: str) -> str:
-    """One method on all streams; the page of SGD is JOINT's too."""
-    on_page = ("sgd", "joint") if method == "sgd" else (method,)
-    chosen = [s for s in summaries if s["method"] in on_page]
-    head = "| stream | method | buffer | ours | seeds | published |"
-    lines = [head, "|---" * 6 + "|"]
-    for summary in chosen:
-        title, buffer_size, _, ours, seeds, theirs, _ = cells(summary)
-        lines.append(line([summary["stream"], title, buffer_size, ours, seeds, theirs]))
-    return "\n".join(lines)
+def make_table(rows: Sequence[Row], name: str) -> str:
+    """The table of this name."""
+    if name in catalog.STREAMS:
+        return stream_table(rows, name)
+    if name in catalog.METHODS:
+        return method_table(rows, name)
+    others = {"components": components, "sensitivity": sensitivity, "overview": overview}
+    if name not in others:
+        raise ValueError(f"there is no table {name!r}")
+    return others[name](rows)
 
 
-def overview(summaries: list[Summary]) -> str:
-    """The README's table: a few methods at buffer 500, on the streams where all were run."""
-    streams = [stream for stream in TABLES if not stream.startswith("gcil")]
-    methods = ["joint", "clser", "mean-er", "derpp", "er", "sgd"]
-    lines = [f"| method | {' | '.join(streams)} |", "|---" * (len(streams) + 1) + "|"]
-    for method in methods:
-        parts = [METHODS[method].title]
-        for stream in streams:
-            found = [
-                s
-                for s in summaries
-                if (s["method"], s["stream"]) == (method, stream)
-                and s["buffer_size"] in (None, 500)
-            ]
-            if not found:
-                parts.append("–")
-                continue
-            _, _, _, ours, _, theirs, _ = cells(found[0])
-            paper = theirs.split(" ±")[0]
-            parts.append(ours if paper == "–" else f"{ours} ({paper})")
-        lines.append(line(parts))
-    return "\n".join(lines)
+def fill(text: str, rows: Sequence[Row]) -> str:
+    """A page with its tables filled."""
+    block = re.compile(r"(<!-- table ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+    return block.sub(lambda m: f"{m[1]}{make_table(rows, m[2])}\n{m[3]}", text)
 
 
-def fill(page: Path, name: str, content: str) -> None:
-    """Put a table in its place."""
-    text = page.read_text(encoding="utf-8")
-    block = re.compile(rf"(<!-- table {name} -->\n).*?(<!-- end -->)", re.DOTALL)
-    text, count = block.subn(lambda m: f"{m[1]}{content}\n{m[2]}", text)
-    if count != 1:
-        raise ValueError(f"{page} has {count} places for the table {name}; expected 1")
-    page.write_text(text, encoding="utf-8")
-
-
-def main() -> None:
-    """Write the tables."""
-    everything = read()
-    summaries = [summary for summary in everything if not summary.get("given")]
-    for name, what in TABLES.items():
-        fill(HERE / "results.md", name, table(summaries, *what))
-    fill(HERE / "results.md", "components", components(summaries))
-    fill(HERE / "results.md", "sensitivity", sensitivity(everything))
-    for page in sorted((HERE / "methods").glob("*.md")):
-        fill(page, page.stem, of_method(summaries, page.stem))
-    fill(HERE.parent / "README.md", "overview", overview(summaries))
+def main(argv: Sequence[str] | None = None, root: Path = ROOT) -> int:
+    """Fill or check all pages."""
+    parser = argparse.ArgumentParser(description="Fill the result tables of the documentation.")
+    parser.add_argument("--check", action="store_true", help="only report outdated pages")
+    check = parser.parse_args(argv).check
+    rows, outdated = read(ROOT / "results"), 0
+    for page in [root / "README.md", *sorted((root / "docs").rglob("*.md"))]:
+        before = page.read_text(encoding="utf-8")
+        after = fill(before, rows)
+        if after != before:
+            outdated += 1
+            name = page.relative_to(root)
+            print(f"{name} is out of date" if check else f"updated {name}", file=sys.stderr)
+            if not check:
+                page.write_text(after, encoding="utf-8")
+    return int(check and outdated > 0)
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,11 +1,11 @@
-"""GSS with the published code's bookkeeping, to see what our two departures from it are worth.
+"""GSS with the published code's update of the memory, to measure the effect of our two changes.
 
-Samples of a batch compete one after another, each against the scores that the ones before it left,
-and samples that fill free rows are stored with the score of their batch instead of their own. From
-this folder, with full MNIST where `perdure` finds it:
+The samples of a batch compete one after another, each against the scores that the previous ones
+left, and samples that fill free rows are stored with the score of their batch instead of their own.
+Run from this folder, with the full MNIST installed:
 
-    perdure run p-mnist --method gss --buffer 500 --seeds 0:3
-    perdure run p-mnist --method gss_as_published:AsPublished --buffer 500 --seeds 0:3 \
+    perdure run p-mnist --method gss --buffer-size 500 --seeds 0:3
+    perdure run p-mnist --method gss_as_published:AsPublished --buffer-size 500 --seeds 0:3 \
         --lr 0.1 --batch 128 --memory-batch 128 --set gss_batch=10 --epochs 1 --network mlp
 """
 
@@ -20,12 +20,12 @@ from perdure.records import Samples
 
 
 class AsPublished(GSS):
-    """One sample after another, on the host."""
+    """GSS that processes one sample at a time, on the host."""
 
     capturable = False
 
     def select(self, batch: Samples) -> None:
-        """Score the batch, and its samples as far as they are considered."""
+        """Score the batch and the samples that are considered."""
         memory = self.memory
         stored = memory.draw(self.gss_batch)
         of_batch, of_each = FIRST_SCORE, torch.zeros(0)

@@ -1,10 +1,10 @@
-"""GSS with the condition of its paper: each sample is considered by its own score, not its batch's.
+"""GSS as its paper describes it: each sample is considered by its own score, not its batch's.
 
-The published code lets a full memory consider a batch only if the batch's mean gradient opposes all
-the stored ones it is compared with; on R-MNIST and P-MNIST that hardly ever happens. From this
-folder, with full MNIST where `perdure` finds it:
+In the published code a full memory considers a batch only if the batch's mean gradient opposes all
+stored gradients it is compared with, which is rare on R-MNIST and P-MNIST. Run from this folder,
+with the full MNIST installed:
 
-    perdure run p-mnist --method gss_per_sample:PerSample --buffer 500 --seeds 0:3 \
+    perdure run p-mnist --method gss_per_sample:PerSample --buffer-size 500 --seeds 0:3 \
         --lr 0.1 --batch 128 --memory-batch 128 --set gss_batch=10 --epochs 1 --network mlp
 """
 

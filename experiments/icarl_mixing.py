@@ -1,13 +1,13 @@
-"""iCaRL with exemplars in their share of the union, as the paper's Algorithm 3 mixes them.
+"""iCaRL with exemplars mixed in proportion to their number, as in the paper's Algorithm 3.
 
-Ours joins every batch with as many exemplars. To compare the two on a validation split, from this
-folder, with full MNIST where `perdure` finds it:
+Our iCaRL adds as many exemplars as new samples to every batch. To compare the two on a validation
+split, run from this folder, with the full MNIST installed:
 
-    perdure run s-mnist --method icarl --buffer 200 --seeds 0:3 --validation 0.1
-    perdure run s-mnist --method icarl_mixing:SharedOut --buffer 200 --seeds 0:3 \
+    perdure run s-mnist --method icarl --buffer-size 200 --seeds 0:3 --validation 0.1
+    perdure run s-mnist --method icarl_mixing:SharedOut --buffer-size 200 --seeds 0:3 \
         --validation 0.1 --lr 0.1 --batch 10 --epochs 1 --weight-decay 0
 
-(the second with the published settings of the first).
+(the second command has the published settings of the first).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from perdure.records import Samples
 
 
 class SharedOut(ICaRL):
-    """Exemplars join the stream as if both had been shuffled together."""
+    """iCaRL that mixes exemplars into the stream as if both had been shuffled together."""
 
     capturable = False
 
     def __init__(self, *rest: Any, task_samples: int = 10_800, **named: Any) -> None:
         super().__init__(*rest, **named)
         self.task_samples = task_samples
-        """Of an average task: 54,000 training digits in five tasks."""
+        """Samples of an average task: 54,000 training digits in five tasks."""
         self.due = 0.0
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
-        """As iCaRL's, with another number of exemplars."""
-        batch = Samples(images, labels)
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
+        """The step of iCaRL with another number of exemplars."""
+        batch = Samples(inputs, labels)
         self.new.index_fill_(0, labels, True)
         self.due += len(labels) * self.memory.filled / self.task_samples
         count, self.due = int(self.due), self.due % 1

@@ -1,10 +1,10 @@
-"""Figures of docs/log that no table has, from the records that are kept.
+"""Print figures that the documentation mentions and that no table contains.
 
     python experiments/read_records.py
 
-reads results/runs and swings.jsonl and prints, line by line: how much of its accuracy each
-answering network keeps under weak noise; how far float32 answers (the analyses) are from those in
-bf16 (the results); accuracy after the last phases of GCIL; and what BatchNorm's statistics move
+From results/runs and swings.jsonl: the share of its accuracy that each answering network retains
+under weak noise; the difference between accuracies in float32 (the analyses) and in bf16 (the
+results); accuracy after the last phases of GCIL; and the effect of BatchNorm's statistics
 (`swings.py`).
 """
 
@@ -13,51 +13,53 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+
+from perdure.results import Collection, collect
 
 HERE = Path(__file__).parent
-RUNS = HERE.parent / "results" / "runs"
 WEAK = 0.02
-"""Up to this noise no network on S-CIFAR-10 is reduced to guessing."""
+"""Up to this noise level, every network on S-CIFAR-10 is better than chance."""
 
 
-def read(path: Path) -> Any:
-    """A JSON file."""
-    return json.loads(path.read_text(encoding="utf-8"))
+def weak_noise(runs: Collection) -> None:
+    """Share of the accuracy that is retained under noise up to WEAK, mean over the levels."""
+    for run in runs.runs:
+        if run.config.stream != "s-cifar10" or run.analysis is None:
+            continue
+        curve = run.analysis.predictors[next(iter(run.result.predictors))].flatness
+        assert curve is not None
+        accuracy = dict(zip(curve.sigmas, curve.accuracy, strict=True))
+        noiseless = accuracy[0] or 0.0
+        kept = [(accuracy[sigma] or 0.0) / noiseless for sigma in accuracy if 0 < sigma <= WEAK]
+        print(f"retained under noise up to {WEAK}: {fmean(kept):.3f}  {run.place}")
 
 
-def weak_noise() -> None:
-    """The share of its accuracy that is left under noise up to WEAK, mean over the strengths."""
-    for path in sorted(RUNS.glob("s-cifar10/*/*/analysis.json")):
-        answering = next(iter(read(path.with_name("result.json"))["predictors"]))
-        curve = read(path)["predictors"][answering]["flatness"]
-        accuracy = dict(zip(curve["sigmas"], curve["accuracy"], strict=True))
-        left = [accuracy[sigma] / accuracy[0] for sigma in accuracy if 0 < sigma <= WEAK]
-        print(f"left under noise up to {WEAK}: {fmean(left):.3f}  {path.parent.relative_to(RUNS)}")
-
-
-def precision() -> None:
-    """The largest difference, over all networks, between accuracy in float32 and in bf16."""
-    apart = {}
-    for path in RUNS.glob("s-cifar10/*/*/analysis.json"):
-        result = read(path.with_name("result.json"))["predictors"]
-        for name, found in read(path)["predictors"].items():
-            counts = found["confusion"]["counts"]
+def precision(runs: Collection) -> None:
+    """The largest difference over all networks between accuracy in float32 and in bf16."""
+    differences = {}
+    for run in runs.runs:
+        if run.config.stream != "s-cifar10" or run.analysis is None:
+            continue
+        for name, found in run.analysis.predictors.items():
+            counts = found.confusion.counts
             exact = fmean(100 * row[i] / sum(row) for i, row in enumerate(counts))
-            apart[path.parent, name] = abs(exact - fmean(result[name]["per_class"]))
-    (run, name), most = max(apart.items(), key=lambda item: item[1])
-    where = f"{name} of {run.relative_to(RUNS)}"
-    print(f"float32 against bf16: at most {most:.2f} apart over {len(apart)} networks ({where})")
+            per_class = run.result.predictors[name].per_class or []
+            recorded = fmean(value for value in per_class if value is not None)
+            differences[f"{name} of {run.place}"] = abs(exact - recorded)
+    name, largest = max(differences.items(), key=lambda item: item[1])
+    count = len(differences)
+    print(f"float32 and bf16 differ by at most {largest:.2f} over {count} networks ({name})")
 
 
-def phases() -> None:
-    """GCIL: mean over the tests seen, after each of the last phases, mean over seeds."""
-    for method in sorted((RUNS / "gcil-cifar100-uniform").iterdir()):
-        results = [read(path)["predictors"] for path in sorted(method.glob("*/result.json"))]
-        matrices = [next(iter(found.values()))["class_il"]["matrix"] for found in results]
+def phases(runs: Collection) -> None:
+    """GCIL: mean over the tests so far after each of the last phases, mean over seeds."""
+    for setting in runs.settings:
+        if setting.config.stream != "gcil-cifar100-uniform":
+            continue
+        matrices = [scores.matrix for scores in setting.scores(setting.predictors[0])]
         last = range(len(matrices[0]) - 3, len(matrices[0]))  # row k is after phase k
-        means = [fmean(fmean(matrix[k][:k]) for matrix in matrices) for k in last]
-        print(f"after phases {[*last]}: {[round(mean, 2) for mean in means]}  {method.name}")
+        means = [fmean(fmean(v or 0.0 for v in matrix[k][:k]) for matrix in matrices) for k in last]
+        print(f"after phases {[*last]}: {[round(mean, 2) for mean in means]}  {setting.label}")
 
 
 def swings() -> None:
@@ -66,7 +68,7 @@ def swings() -> None:
         found = json.loads(line)
         trucks = [draw["per_class"][9] for draw in found["draws"]]
         print(
-            f"{found['run']}: ended {found['as_it_ended']['mean']}, "
+            f"{found['run']}: ended at {found['as_it_ended']['mean']}, "
             f"settled {found['settled']['mean']}, trucks {min(trucks)} to {max(trucks)}"
         )
         kinds = {"draws": [draw["mean"] for draw in found["draws"]]}
@@ -80,7 +82,8 @@ def swings() -> None:
 
 
 if __name__ == "__main__":
-    weak_noise()
-    precision()
-    phases()
+    collection = collect([HERE.parent / "results" / "runs"])
+    weak_noise(collection)
+    precision(collection)
+    phases(collection)
     swings()

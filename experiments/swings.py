@@ -1,15 +1,15 @@
-"""How far the stable memory's accuracy swings at the end of a run, and whether BatchNorm makes it.
+"""Measure how the stable memory's accuracy fluctuates at the end of a run, and why.
 
-The semantic memories answer with BatchNorm statistics of their own last replay batches (momentum
-0.1: some ten batches of 32). For a finished run of CLS-ER that was kept with its networks:
+The semantic memories use BatchNorm statistics of their last replay batches (with momentum 0.1,
+about ten batches of 32). For a finished run of CLS-ER with its networks,
 
     python experiments/swings.py RUN --data DIR --device cuda
 
-prints one JSON line. `draws`: the same weights, statistics from 50 other replay batches each time.
-`steps`: training goes on with the last task, and every 50 steps the memory is asked with its own
-statistics (`running`) and with those of 100 replay batches, equally weighted (`settled`).
-Accuracies are the mean over tasks and, beside it, those of each class. The lines behind
-docs/log/cifar-deviations.md are in swings.jsonl; the networks of these runs were not kept.
+prints one JSON line. `draws`: the same weights with statistics from 50 other replay batches.
+`steps`: training continues on the last task, and the memory is evaluated every 50 steps with its
+own statistics (`running`) and with those of 100 replay batches with equal weights (`settled`).
+Accuracies are means over tasks, and per class. The stored results are in swings.jsonl; the networks
+of these runs were not kept.
 """
 
 from __future__ import annotations
@@ -24,20 +24,13 @@ import torch
 from torch import nn
 
 from perdure.evaluation import accuracies
-from perdure.learners import CLSER
-from perdure.learners.predictor import Predictor
-from perdure.results import RunFolder
-from perdure.training.build import (
-    build_engine,
-    load_run,
-    read_dataset,
-    settings_of,
-    stream_of_run,
-)
+from perdure.experiment.build import build_engine, build_stream, load_run, read_dataset
+from perdure.learners import CLSER, Predictor
+from perdure.results import read_run
 
 
 def main() -> None:
-    """Look at one run."""
+    """Measure one run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path)
     parser.add_argument("--data")
@@ -47,16 +40,16 @@ def main() -> None:
     given = parser.parse_args()
 
     try:
-        config = RunFolder(given.run).read("config.json")
+        run = read_run(given.run)
         learner = load_run(given.run, device=given.device)
     except ValueError as error:
         raise SystemExit(str(error)) from None
-    its = replace(settings_of(config), device=given.device, data_root=given.data)
+    config = replace(run.config, device=given.device, data_root=given.data)
     if not isinstance(learner, CLSER):
-        raise SystemExit(f"{given.run} is a run of {its.method}; expected clser")
-    torch.manual_seed(0)  # of the batches that training goes on with
-    stream = stream_of_run(its, read_dataset(its), int(config["seed"]))
-    engine = build_engine(its)
+        raise SystemExit(f"{given.run} is a run of {config.method}; expected clser")
+    torch.manual_seed(0)  # for the batches of further steps
+    stream = build_stream(config, read_dataset(config), run.seed)
+    engine = build_engine(config)
     stable = learner.stable.network
 
     def accuracy_of(network: nn.Module) -> dict[str, object]:
@@ -67,7 +60,7 @@ def main() -> None:
 
     @torch.no_grad()
     def after_replay(batches: int, momentum: float | None) -> nn.Module:
-        """A copy of the stable memory whose statistics are those of other replay batches."""
+        """A copy of the stable memory with the statistics of other replay batches."""
         network = copy.deepcopy(stable)
         for part in network.modules():
             if isinstance(part, nn.BatchNorm2d):
@@ -85,7 +78,7 @@ def main() -> None:
     settled = accuracy_of(after_replay(100, None))
     draws = [accuracy_of(after_replay(50, 0.1)) for _ in range(given.draws)]
     samples = stream.tasks[-1].samples().to(given.device)
-    batch, steps = int(its.values["batch"]), []
+    batch, steps = config.batch, []
     for _ in range(given.looks):
         for _ in range(50):
             rows = torch.randint(len(samples.labels), (batch,), device=given.device)

@@ -1,4 +1,4 @@
-"""The paper's figures: complete, as printed, and contradictory only where the paper is."""
+"""The figures of the paper are complete, as printed, and consistent where the paper is."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rows_per_method() -> None:
     }
 
 
-def test_no_figure_is_there_twice() -> None:
+def test_no_figure_is_duplicated() -> None:
     keys = [
         (f.table, f.stream, f.method, f.buffer_size, f.predictor, *f.settings.items())
         for f in paper_figures()
@@ -99,7 +99,7 @@ def test_figures_as_printed(
     assert (figure.mean, figure.std) == (mean, std)
 
 
-def test_the_stable_model_is_what_the_other_tables_call_clser() -> None:
+def test_the_stable_model_is_clser_of_the_other_tables() -> None:
     compared = 0
     for figure in paper_figures(table="S1", predictor="stable"):
         table = "2" if figure.stream == "mnist-360" else "1"
@@ -111,7 +111,7 @@ def test_the_stable_model_is_what_the_other_tables_call_clser() -> None:
     assert compared == 18
 
 
-def test_gcil_figures_contradict_each_other_as_in_the_paper() -> None:
+def test_gcil_figures_differ_between_tables_as_in_the_paper() -> None:
     uniform, longtail = GCIL
     assert means("3", uniform, "clser") == [25.06, 36.34, 39.69]
     assert means("3", longtail, "clser") == [28.54, 28.63, 39.52]
@@ -166,7 +166,7 @@ def test_clser_is_published_wherever_the_paper_reports_it() -> None:
     st.sampled_from([..., None, 200, 500]),
     st.none() | st.sampled_from(["stable", "working"]),
 )
-def test_a_question_returns_what_fits_and_all_of_it(
+def test_a_query_returns_all_matching_figures(
     table: str | None,
     stream: str | None,
     method: str | None,
@@ -189,7 +189,7 @@ def test_a_question_returns_what_fits_and_all_of_it(
     assert found == [figure for figure in paper_figures() if fits(figure)]
 
 
-def test_what_the_published_code_gave() -> None:
+def test_measurements_of_the_published_code() -> None:
     figures = published_code_figures()
     assert {f.table for f in figures} == {"measured from the published code"}
     assert [
@@ -206,5 +206,5 @@ def test_what_the_published_code_gave() -> None:
     assert all({"run_s", "step_ms", "learning_ms"} < set(f.settings) for f in figures)
 
 
-def test_measured_figures_are_not_the_papers() -> None:
+def test_measurements_are_not_among_the_figures_of_the_paper() -> None:
     assert not {f.table for f in paper_figures()} & {f.table for f in published_code_figures()}

@@ -1,4 +1,4 @@
-"""One report for all tests that read it: drawing is what takes the time."""
+"""One report for all tests that read it, since drawing takes time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from perdure.report.content import Report, compose
 from perdure.report.page import page
-from perdure.report.reading import collect
+from perdure.results import collect
 
 from . import made
 from .browser import PROGRAMS, Tab, browser, program
@@ -17,22 +17,22 @@ from .browser import PROGRAMS, Tab, browser, program
 
 @pytest.fixture(scope="session")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
-    """Five methods, two seeds each, one folder that is no run."""
+    """Five methods with two seeds each, and a folder that is not a run."""
     root = made.make_runs(tmp_path_factory.mktemp("made"), seeds=2)
-    (root / "holiday").mkdir()
-    (root / "holiday" / "beach.jpg").touch()
+    (root / "photos").mkdir()
+    (root / "photos" / "beach.jpg").touch()
     return compose(collect([root]), "Runs")
 
 
 @pytest.fixture(scope="session")
 def html(report: Report) -> str:
-    """Its page."""
+    """The report as HTML."""
     return page(report)
 
 
 @pytest.fixture(scope="session")
 def page_file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page on disk, as a reader has it."""
+    """The page as a file."""
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(html, encoding="utf-8")
     return file
@@ -40,7 +40,7 @@ def page_file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def chromium() -> Iterator[Tab]:
-    """A browser. Where there is none the test is skipped, which in CI is a failure."""
+    """A browser. Without one the test is skipped, which is a failure in CI."""
     path = program()
     if path is None:
         pytest.skip(f"no Chromium: none of {', '.join(PROGRAMS)} is installed")

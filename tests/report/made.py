@@ -1,4 +1,4 @@
-"""Run folders made by hand: everything that a report reads, without any training."""
+"""Run folders with everything that a report reads, written without training."""
 
 from __future__ import annotations
 
@@ -7,11 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perdure.report.reading import collect
-from perdure.report.runs import Run, Setting
-from perdure.results import RunFolder, settings_hash, write_json
-from perdure.training.build import Settings
-from perdure.training.plan import default_values
+from perdure.config import RunConfig, default_hyperparameters
+from perdure.files import write_json
+from perdure.results import Comparison, RunFolder, collect
 
 NETWORKS = {
     "clser": ("stable", "plastic", "working"),
@@ -22,38 +20,27 @@ SIGMAS = [0.0, 0.05, 0.1]
 
 
 def config(
-    stream: str = "s-mnist",
-    method: str = "clser",
-    buffer_size: int | None = 500,
+    stream: str,
+    method: str,
+    buffer_size: int | None,
     *,
-    seed: int = 0,
     dataset: str | None = "mnist",
+    network: str = "mlp",
     values: Mapping[str, float] | None = None,
     **others: Any,
-) -> dict[str, Any]:
-    """What `config.json` holds of a run on a CPU; `values` are added to the usual ones."""
-    usual = default_values(stream, method, buffer_size, dataset)
-    settings = Settings(
+) -> RunConfig:
+    """The usual configuration of a method on a CPU, with other hyperparameters in `values`."""
+    usual = default_hyperparameters(stream, method, buffer_size, dataset).values
+    return RunConfig(
         stream=stream,
         method=method,
         buffer_size=buffer_size,
-        values={**usual, **(values or {})},
-        network=others.pop("network", "mlp"),
+        hyperparameters={**usual, **(values or {})},
+        network=network,
         dataset=dataset,
         data_checksum="0123456789abcdef",
         **others,
     )
-    deciding = settings.deciding()
-    return {
-        **deciding,
-        "data": dataset or "own",
-        "hash": settings_hash(deciding),
-        "notes": [],
-        "published": dataset == "mnist" and not values and not others,
-        "seed": seed,
-        "classes": 10,
-        "tasks": 5,
-    }
 
 
 def numbers(mean: float, tasks: int = 5) -> dict[str, Any]:
@@ -68,7 +55,7 @@ def numbers(mean: float, tasks: int = 5) -> dict[str, Any]:
 
 
 def result(means: Mapping[str, float], tests: Sequence[str] = TASKS) -> dict[str, Any]:
-    """What `result.json` holds; `means` by network."""
+    """The content of `result.json`; `means` by network."""
 
     def whole(mean: float) -> dict[str, Any]:
         return {"matrix": [[10.0], [mean]], "mean": mean, "last_test": mean, "forgetting": None}
@@ -91,7 +78,7 @@ def result(means: Mapping[str, float], tests: Sequence[str] = TASKS) -> dict[str
 
 
 def analysis(names: Sequence[str], *, ece: float = 0.05) -> dict[str, Any]:
-    """What `analysis.json` holds."""
+    """The content of `analysis.json`."""
     bins = [
         {"lower": 0.0, "upper": 0.5, "count": 0, "accuracy": None, "confidence": None},
         {"lower": 0.5, "upper": 1.0, "count": 10, "accuracy": 0.8, "confidence": 0.9},
@@ -124,18 +111,18 @@ def analysis(names: Sequence[str], *, ece: float = 0.05) -> dict[str, Any]:
 
 
 def events(method: str) -> list[dict[str, Any]]:
-    """What `events.jsonl` holds, a line each."""
-    found: list[dict[str, Any]] = [{"event": "evaluation", "step": 0, "task": -1}]
+    """The content of `events.jsonl`, one event per line."""
+    evaluation = {"event": "evaluation", "class_il": {}}
+    found: list[dict[str, Any]] = [{**evaluation, "step": 0, "task": -1}]
     for step in range(100, 1001, 100):
-        totals = {"loss": 0.5 * step}
+        values = {"loss": step / 1000}
         if method == "clser":
-            totals |= {"consistency": 0.1 * step, "stable_used": 8.0 * step}
-            totals |= {"plastic_used": 24.0 * step}
-        found.append({"event": "totals", "step": step, **totals})
+            values |= {"consistency": 0.1, "stable_used": 8.0, "plastic_used": 24.0}
+        found.append({"event": "metrics", "step": step, "values": values})
         if method != "sgd":
             found.append({"event": "memory", "step": step, "classes": [step // 20] * 10})
         if step % 200 == 0:
-            found.append({"event": "evaluation", "step": step, "task": step // 200 - 1})
+            found.append({**evaluation, "step": step, "task": step // 200 - 1})
     if method == "clser":
         ages = {"edges": [1, 2, 4], "stable": [10, 40], "total": [100, 100]}
         found.append({"event": "ages", "step": 1000, **ages})
@@ -154,11 +141,11 @@ def make_run(
     tests: Sequence[str] = TASKS,
     **settings: Any,
 ) -> Path:
-    """Write a run's folder; networks after the first score half a point less each."""
-    about = config(stream, method, buffer_size, seed=seed, **settings)
-    folder = RunFolder.place(root, stream, method, buffer_size, about["hash"], seed)
+    """Write a run's folder; each network after the first has half a point less."""
+    its = config(stream, method, buffer_size, **settings)
+    folder = RunFolder.locate(root, its, seed)
     names = NETWORKS.get(method, ("working",))
-    folder.begin(about)
+    folder.begin({**its.to_json(), "seed": seed, "data": its.dataset or "own"})
     write_json(
         folder.path / "result.json",
         result({name: mean - 0.5 * i for i, name in enumerate(names)}, tests),
@@ -176,7 +163,7 @@ def make_run(
 
 
 def make_runs(root: Path, *, seeds: int = 3, **settings: Any) -> Path:
-    """CLS-ER, Mean-ER, DER++, ER and SGD on s-mnist, several seeds of each."""
+    """CLS-ER, Mean-ER, DER++, ER and SGD on s-mnist, with several seeds each."""
     means = {"clser": 92.0, "mean-er": 91.0, "derpp": 91.0, "er": 86.0, "sgd": 19.6}
     for method, mean in means.items():
         buffer_size = None if method == "sgd" else 500
@@ -192,14 +179,7 @@ def make_runs(root: Path, *, seeds: int = 3, **settings: Any) -> Path:
     return root
 
 
-def setting(root: Path, **about: Any) -> Setting:
-    """The only setting of a folder with one run in it."""
-    make_run(root, **about)
-    (found,) = collect([root]).settings
-    return found
-
-
-def only_run(root: Path) -> Run:
-    """The only run of a folder."""
-    (found,) = collect([root]).runs
+def comparison(root: Path) -> Comparison:
+    """The only comparison of the runs below a folder."""
+    (found,) = collect([root]).comparisons
     return found

@@ -51,7 +51,7 @@ def test_it_opens_from_disk_in_silence_with_every_figure_to_be_seen(
     figures = visible(chromium, "figure")
     drawings = visible(chromium, "figure svg")
     assert len(figures) == len(report.figures())
-    assert len(drawings) == sum(len(figure.panels) for figure in report.figures())
+    assert len(drawings) == sum(len(figure.charts) for figure in report.figures())
     assert all(one["shown"] and one["width"] > 100 and one["height"] > 60 for one in drawings)
     # Nothing wide pushes the page to the side: what does not fit scrolls in a box of its own.
     assert chromium.run("document.documentElement.scrollWidth") <= width
@@ -114,7 +114,7 @@ def test_the_keyboard_sorts_too(chromium: Tab, page_file: Path, key: tuple[str, 
 
 def test_rows_without_a_number_stay_at_the_end_of_numbers(chromium: Tab, page_file: Path) -> None:
     chromium.open(page_file)
-    place = head(chromium, "buffer_size")
+    place = head(chromium, "buffer")
     chromium.run(f"document.querySelectorAll('{RESULTS} th button')[{place}].click()")
     assert column(chromium, place) == ["–", "500", "500", "500", "500"]
 

@@ -1,4 +1,4 @@
-"""`perdure report` as a user meets it."""
+"""`perdure report`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import made
 
 @pytest.fixture(autouse=True)
 def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A folder of the test's own, and signals as they were."""
+    """An empty working folder; signal handlers are restored."""
     monkeypatch.chdir(tmp_path)
     before = signal.getsignal(signal.SIGTERM)
     yield
@@ -35,12 +35,12 @@ def test_a_page_and_its_figures(capfd: pytest.CaptureFixture[str]) -> None:
     for name in names:
         data = json.loads(Path(f"figures/{name}.json").read_text())
         assert data["name"] == name
-        assert data["panels"]
+        assert data["charts"]
         assert Path(f"figures/{name}.svg").read_text().startswith("<?xml")
 
 
 @pytest.mark.parametrize(
-    ("form", "begins"), [("md", "# Report on runs\n"), ("tex", "% Report on runs: 1 run: CLS-ER")]
+    ("form", "begins"), [("md", "# Report on runs\n"), ("tex", "% Report on runs")]
 )
 def test_tables_alone(form: str, begins: str, capfd: pytest.CaptureFixture[str]) -> None:
     made.make_run(Path("runs"))
@@ -49,7 +49,7 @@ def test_tables_alone(form: str, begins: str, capfd: pytest.CaptureFixture[str])
     assert Path(f"report.{form}").read_text().startswith(begins)
 
 
-def test_figures_as_pdf_and_a_title_of_ones_own() -> None:
+def test_figures_as_pdf_and_another_title() -> None:
     (
         made.make_run(Path("a"), method="sgd", buffer_size=None, analysed=False) / "events.jsonl"
     ).unlink()
@@ -59,48 +59,48 @@ def test_figures_as_pdf_and_a_title_of_ones_own() -> None:
     assert {path.suffix for path in Path("f").iterdir()} == {".pdf", ".json"}
 
 
-def test_missing_analyses_are_made_from_real_runs(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_analyses_are_computed(capfd: pytest.CaptureFixture[str]) -> None:
     short = ["--dataset", "mnist5k", "--epochs", "1", "--quiet"]
     assert main(["run", "--method", "clser", *short]) == 0
     capfd.readouterr()
     assert main(["report", "--format", "md", "--figures", "figures"]) == 0
     err = capfd.readouterr().err
-    assert "analysing runs/s-mnist/clser-500-" in err
+    assert "runs/s-mnist/clser-500-" in err
     assert "(1 of 1)" in err
     assert len([*Path("runs").rglob("analysis.json")]) == 1
-    made_now = {path.stem.rsplit("-", 1)[1] for path in Path("figures").iterdir()}
-    assert made_now == {
+    names = {path.stem.removeprefix("s-mnist-mnist5k-500-") for path in Path("figures").iterdir()}
+    assert names == {
         *("tasks", "probabilities", "calibration", "flatness", "confusion"),
-        *("agreement", "losses", "provided", "memory"),
+        *("agreement", "losses", "replay-sources", "memory"),
     }
     text = Path("report.md").read_text()
-    assert "perdure run s-mnist --method clser --buffer 500 --seeds 0 --epochs 1" in text
-    assert "paper" not in text.split("## The paper's claims")[0].replace("the paper's figures", "")
+    assert "perdure run s-mnist --method clser --buffer-size 500 --seeds 0 --epochs 1" in text
+    assert "| published |" not in text
     assert main(["report", "--format", "md"]) == 0
-    assert "analysing" not in capfd.readouterr().err
+    assert capfd.readouterr().err == ""
     assert Path("report.md").read_text() == text
 
 
-def test_where_data_are_not_there_the_report_says_so(capfd: pytest.CaptureFixture[str]) -> None:
+def test_analyses_without_data_are_explained(capfd: pytest.CaptureFixture[str]) -> None:
     made.make_run(Path("runs"), method="er", analysed=False)
     Path("nothing").mkdir()
     assert main(["report", "--data", "nothing", "-o", "x.html", "--quiet"]) == 0
     assert capfd.readouterr().err == ""
-    assert "Without an analysis (" in Path("x.html").read_text()
+    assert "Not analysed (" in Path("x.html").read_text()
 
 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nowhere"], "nowhere is not a folder; expected one with runs in it"),
-        (["empty"], "there are no runs in empty; `perdure run --out DIR` makes some"),
+        (["nowhere"], "nowhere is not a folder"),
+        (["empty"], "empty contains no runs"),
         (["runs", "-o", "file/x.html"], "-o file cannot be written"),
-        (["runs", "-o", "empty"], "-o empty is a folder; expected the name of a file"),
+        (["runs", "-o", "empty"], "-o empty is a folder"),
         (["runs", "--figures", "file"], "--figures file cannot be written"),
         (["runs", "--format", "docx"], "docx"),
     ],
 )
-def test_bad_input_is_answered_in_one_sentence(
+def test_bad_input_is_reported_in_one_sentence(
     words: list[str], complaint: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     made.make_run(Path("runs"))

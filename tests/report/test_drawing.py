@@ -1,4 +1,4 @@
-"""Drawings: the same bytes again, names as they are, one palette in two versions."""
+"""Drawings are reproducible, show names literally, and use one palette in two versions."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure.report.drawing import LONGEST, TURNS, inline_svg, save
+from perdure.report.charts import Areas, Bars, Curves, Figure, HeatMap, Line, Series, Style
+from perdure.report.drawing import LIGHT_TEXT_FROM, MAX_NAME, inline_svg, save
 from perdure.report.figures import figures, overview
-from perdure.report.panels import Areas, Bars, Curves, Figure, HeatMap, Line, Look, Series
-from perdure.report.reading import collect
 from perdure.report.style import DARK, LIGHT
 
 from . import made
@@ -26,18 +25,18 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Figure]:
     made.make_run(root, seed=0)
     made.make_run(root, seed=1)
     made.make_run(root, method="er")
-    (setup,) = collect([root]).setups
-    first = overview(setup)
+    comparison = made.comparison(root)
+    first = overview(comparison)
     assert first is not None
-    return [first, *figures(setup, 500)]
+    return [first, *figures(comparison, 500)]
 
 
 def texts(svg: str) -> list[str]:
     return [element.text or "" for element in ET.fromstring(svg).iter() if "text" in element.tag]
 
 
-def test_figures_are_drawn_the_same_again(drawn: list[Figure], tmp_path: Path) -> None:
-    kinds = {type(figure.panels[0]): figure for figure in drawn}
+def test_figures_are_reproducible(drawn: list[Figure], tmp_path: Path) -> None:
+    kinds = {type(figure.charts[0]): figure for figure in drawn}
     assert len(kinds) == 6
     for figure in kinds.values():
         for number in (1, 2):
@@ -49,7 +48,7 @@ def test_figures_are_drawn_the_same_again(drawn: list[Figure], tmp_path: Path) -
         assert root.tag.endswith("svg")
 
 
-def test_pdf_files_are_the_same_again_too(drawn: list[Figure], tmp_path: Path) -> None:
+def test_pdf_files_are_reproducible(drawn: list[Figure], tmp_path: Path) -> None:
     for number in (1, 2):
         save(drawn[0], tmp_path / f"{number}.pdf", "pdf")
     first, second = ((tmp_path / f"{n}.pdf").read_bytes() for n in (1, 2))
@@ -58,9 +57,9 @@ def test_pdf_files_are_the_same_again_too(drawn: list[Figure], tmp_path: Path) -
     assert b"CreationDate" not in first
 
 
-def test_heat_maps_carry_their_numbers(drawn: list[Figure]) -> None:
+def test_heat_maps_show_their_numbers(drawn: list[Figure]) -> None:
     (tasks,) = (figure for figure in drawn if figure.name.endswith("tasks"))
-    first = tasks.panels[0]
+    first = tasks.charts[0]
     assert isinstance(first, HeatMap)
     shown = texts(inline_svg(first, "x", "x"))
     numbers = [f"{v:.0f}" for row in first.values for v in row if v is not None]
@@ -68,12 +67,12 @@ def test_heat_maps_carry_their_numbers(drawn: list[Figure]) -> None:
         assert shown.count(number) >= numbers.count(number)
 
 
-def test_every_figure_is_inline_without_a_colour_of_its_own(drawn: list[Figure]) -> None:
+def test_inline_figures_use_only_the_colours_of_the_page(drawn: list[Figure]) -> None:
     for figure in drawn:
-        for number, panel in enumerate(figure.panels):
-            svg = inline_svg(panel, f"{figure.name}-{number}", figure.title)
+        for number, chart in enumerate(figure.charts):
+            svg = inline_svg(chart, f"{figure.name}-{number}", figure.title)
             ET.fromstring(svg)
-            # Classes in memory have a scale of their own, the same on light and dark.
+            # Classes in memory have their own scale, the same in light and dark.
             left = set(re.findall(r"#[0-9a-f]{6}", svg))
             assert not left or figure.name.endswith("memory"), (figure.name, left)
             used = set(re.findall(r"var\(--([a-z-]+)\)", svg))
@@ -84,59 +83,59 @@ def test_every_figure_is_inline_without_a_colour_of_its_own(drawn: list[Figure])
                 assert name.startswith(f"{figure.name}-{number}-")
 
 
-def test_names_are_shown_as_they_are() -> None:
-    panel = Bars(ODD, ODD, ODD, (ODD, "b"), (Series(ODD, Look("blue"), (1.0, 2.0)),))
-    svg = inline_svg(panel, "x", f"about {ODD}")
+def test_names_are_shown_literally() -> None:
+    chart = Bars(ODD, ODD, ODD, (ODD, "b"), (Series(ODD, Style("blue"), (1.0, 2.0)),))
+    svg = inline_svg(chart, "x", f"about {ODD}")
     assert texts(svg).count(ODD) == 2
-    assert texts(svg).count(f"{ODD[: LONGEST - 1]}…") == 2
+    assert texts(svg).count(f"{ODD[: MAX_NAME - 1]}…") == 2
     assert ET.fromstring(svg).attrib["aria-label"] == f"about {ODD}"
 
 
-def test_long_names_leave_room() -> None:
+def test_long_names_are_cut() -> None:
     long = "m" * 500
-    panel = HeatMap(long, (long,), (long, "b"), ((1.0, 2.0),), "", "")
-    shown = texts(inline_svg(panel, "x", "x"))
-    assert [len(text) for text in shown if "m" in text] == [LONGEST] * 3
+    chart = HeatMap(long, (long,), (long, "b"), ((1.0, 2.0),), "", "")
+    shown = texts(inline_svg(chart, "x", "x"))
+    assert [len(text) for text in shown if "m" in text] == [MAX_NAME] * 3
 
 
-def test_of_a_hundred_bars_every_fourth_is_named() -> None:
+def test_of_a_hundred_bars_every_fourth_has_a_label() -> None:
     names = tuple(f"class {i}" for i in range(100))
-    panel = Bars("", "", "", names, (Series("", Look("blue"), (1.0,) * 100),))
-    shown = [text for text in texts(inline_svg(panel, "x", "x")) if text.startswith("class")]
+    chart = Bars("", "", "", names, (Series("", Style("blue"), (1.0,) * 100),))
+    shown = [text for text in texts(inline_svg(chart, "x", "x")) if text.startswith("class")]
     assert shown == list(names[::4])
 
 
-def test_long_counts_are_said_in_thousands() -> None:
+def test_large_counts_are_in_thousands() -> None:
     for steps, expected in ((4000.0, "4000"), (60_000.0, "60k")):
-        panel = Areas("", "", "", (0.0, steps), (Series("", Look("blue"), (1.0, 1.0)),))
-        assert expected in texts(inline_svg(panel, "x", "x"))
+        chart = Areas("", "", "", (0.0, steps), (Series("", Style("blue"), (1.0, 1.0)),))
+        assert expected in texts(inline_svg(chart, "x", "x"))
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.5, 40.0), (0.1, 3e9)])
-def test_a_logarithmic_axis_has_numbers_however_long_it_is(low: float, high: float) -> None:
-    line = Line("", Look("blue"), (0.0, 1.0), (low, high), None)
-    panel = Curves("", "", "", (line,), scale="log")
-    shown = [text.replace("−", "-") for text in texts(inline_svg(panel, "x", "x"))]
+def test_a_logarithmic_axis_of_any_length_has_numbers(low: float, high: float) -> None:
+    line = Line("", Style("blue"), (0.0, 1.0), (low, high), None)
+    chart = Curves("", "", "", (line,), scale="log")
+    shown = [text.replace("−", "-") for text in texts(inline_svg(chart, "x", "x"))]
     marks = [text for text in shown if text not in ("0.0", "0.2", "0.4", "0.6", "0.8", "1.0")]
     assert len([mark for mark in marks if low <= float(mark) <= high]) >= 2
 
 
-def test_a_legend_that_no_one_can_read_is_left_out() -> None:
-    layers = [Series(f"class {i}", Look("blue"), (1.0, 1.0)) for i in range(30)]
+def test_a_legend_with_too_many_entries_is_left_out() -> None:
+    layers = [Series(f"class {i}", Style("blue"), (1.0, 1.0)) for i in range(30)]
     few, many = (
         Figure("x", "x", "x", (Areas("", "", "", (0.0, 1.0), tuple(layers[:n])),)) for n in (10, 30)
     )
     assert (len(few.legend()), len(many.legend())) == (10, 0)
 
 
-def test_gaps_are_drawn_as_gaps() -> None:
+def test_missing_values_are_gaps() -> None:
     nothing = HeatMap("", ("a",), ("b", "c"), ((None, 5.0),), "", "")
     assert texts(inline_svg(nothing, "x", "x")).count("5") == 1
-    json.dumps(Figure("x", "x", "x", (nothing,)).data(), allow_nan=False)
+    json.dumps(Figure("x", "x", "x", (nothing,)).to_json(), allow_nan=False)
 
 
 def contrast(first: str, second: str) -> float:
-    """As the accessibility guidelines define it."""
+    """Contrast ratio as defined by WCAG."""
 
     def luminance(colour: str) -> float:
         channels = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
@@ -156,12 +155,12 @@ def mixed(colour: str, page: str, depth: float) -> str:
 
 
 @pytest.mark.parametrize(("palette", "page"), [(LIGHT, "#ffffff"), (DARK, "#12161b")])
-def test_text_and_lines_stand_out(palette: dict[str, str], page: str) -> None:
+def test_text_and_lines_have_enough_contrast(palette: dict[str, str], page: str) -> None:
     assert contrast(palette["ink"], page) > 7
     assert contrast(palette["soft"], page) > 4.5
     for name in ("blue", "vermillion", "green", "purple", "ochre", "teal", "grey"):
         assert contrast(palette[name], page) > 3, name
-    # Numbers on a heat map change their colour where the cells get deep.
-    for depth in (0.0, 0.3, 0.6, TURNS, TURNS + 0.001, 0.8, 1.0):
-        ink = palette["on-heat" if depth > TURNS else "ink"]
+    # Numbers on dark cells of a heat map are light.
+    for depth in (0.0, 0.3, 0.6, LIGHT_TEXT_FROM, LIGHT_TEXT_FROM + 0.001, 0.8, 1.0):
+        ink = palette["on-heat" if depth > LIGHT_TEXT_FROM else "ink"]
         assert contrast(ink, mixed(palette["heat"], page, depth)) > 3.8, depth

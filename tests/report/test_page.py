@@ -1,9 +1,10 @@
-"""The page as text: escaped, deterministic, whole, whatever the runs."""
+"""The page as text: complete, escaped and reproducible."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +13,7 @@ from perdure.report.content import Report, compose
 from perdure.report.latex import latex
 from perdure.report.markdown import markdown
 from perdure.report.page import page
-from perdure.report.reading import collect
+from perdure.results import collect
 
 from . import made
 
@@ -21,7 +22,7 @@ VOID = {"meta", "link", "br"}
 
 
 class Elements(HTMLParser):
-    """Every tag that is opened is closed, in order; ids and links are noted."""
+    """Checks that tags are closed in order; records ids and links."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,44 +57,50 @@ def elements(html: str) -> Elements:
     return found
 
 
-def test_the_page_is_well_formed_and_its_links_lead_on(report: Report, html: str) -> None:
+def test_the_page_is_well_formed_and_its_links_have_targets(report: Report, html: str) -> None:
     found = elements(html)
     assert len(found.ids) == len(set(found.ids))
     assert {link for link in found.links if link[1:] not in found.ids} == set()
     assert all(link.startswith("#") for link in found.links)
     assert found.seen["h1"] == 1
-    assert found.seen["svg"] == sum(len(figure.panels) for figure in report.figures())
+    assert found.seen["svg"] == sum(len(figure.charts) for figure in report.figures())
 
 
-def test_it_needs_nothing_else(html: str) -> None:
+def test_the_page_needs_no_other_files(html: str) -> None:
     assert not re.findall(r'(?:src|href)="(?!#|data:)', html.replace("xlink:", ""))
     assert "@import" not in html
     assert "default-src 'none'" in html
 
 
-def test_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
     made.make_run(tmp_path, method="er")
     first, second = (page(compose(collect([tmp_path]), "Runs")) for _ in range(2))
     assert first == second
 
 
-def test_what_it_says(report: Report, html: str) -> None:
+def test_the_main_results_are_in_every_format(report: Report, html: str) -> None:
     for words in (
         "10 runs: CLS-ER, Mean-ER, DER++, ER and SGD on s-mnist.",
         "92.05 ± 0.32",
-        "perdure run s-mnist --method clser --buffer 500 --seeds 0:2 --dataset mnist",
-        "Table S1: the networks of CLS-ER",
+        "perdure run s-mnist --method clser --buffer-size 500 --seeds 0:2 --dataset mnist",
+        "Table S1",
         "CLS-ER converges to flatter minima than ER and DER++.",
-        "finished",
+        "agrees",
+        "inconclusive",
     ):
         assert words in html
-    for words in ("| CLS-ER | 500 | stable | 92.50 ± 0.71 |", "```sh", "not borne out"):
+    for words in (
+        "| CLS-ER | 500 | stable | 92.50 ± 0.71 |",
+        "```sh",
+        "| agrees |",
+        "inconclusive",
+    ):
         assert words in markdown(report)
-    for words in (r"\toprule", r"92.50 $\pm$ 0.71", r"% perdure run s-mnist --method clser"):
+    for words in (r"\toprule", r"92.50 $\pm$ 0.71", "% perdure run s-mnist", "& agrees"):
         assert words in latex(report)
 
 
-def test_names_and_values_of_users_are_escaped_everywhere(tmp_path: Path) -> None:
+def test_names_and_values_from_users_are_escaped(tmp_path: Path) -> None:
     folder = made.make_run(tmp_path)
     config = json.loads((folder / "config.json").read_text())
     config |= {"stream": EVIL, "method": EVIL, "data": EVIL, "network": EVIL, "notes": [EVIL]}
@@ -128,7 +135,7 @@ def test_names_and_values_of_users_are_escaped_everywhere(tmp_path: Path) -> Non
     )
 
 
-def test_partial_failed_and_foreign_folders_are_listed(tmp_path: Path) -> None:
+def test_skipped_folders_are_listed(tmp_path: Path) -> None:
     (made.make_run(tmp_path) / "result.json").unlink()
     (made.make_run(tmp_path, seed=1) / "result.json").write_text("no JSON")
     report = compose(collect([tmp_path]), "Nothing yet")
@@ -141,11 +148,26 @@ def test_partial_failed_and_foreign_folders_are_listed(tmp_path: Path) -> None:
     assert latex(report).startswith("% Nothing yet: No run has finished.")
 
 
-def test_runs_without_an_analysis_say_why(tmp_path: Path) -> None:
+def test_missing_analyses_are_explained(tmp_path: Path) -> None:
     made.make_run(tmp_path, analysed=False)
     found = collect([tmp_path])
-    report = compose(found, "Runs", {found.runs[0].place: "its data are not here"})
-    assert "Without an analysis (its data are not here): CLS-ER 500." in page(report)
+    report = compose(found, "Runs", {found.runs[0].place: "no data"})
+    assert "Not analysed (no data): CLS-ER 500." in page(report)
     made.make_run(tmp_path, seed=1)
     report = compose(collect([tmp_path]), "Runs")
-    assert "Without an analysis (no analysis.json): CLS-ER 500 (1 of 2 seeds)." in page(report)
+    assert "CLS-ER 500 (1 of 2 seeds)" in page(report)
+
+
+def test_the_command_of_an_analysis(tmp_path: Path) -> None:
+    folder = made.make_run(tmp_path / "my runs")
+    content = made.analysis(["stable", "plastic", "working"])
+    settings = {"sigmas": [0.0, 0.5], "draws": 2}
+    (folder / "analysis.json").write_text(json.dumps({**content, "settings": settings}))
+    (detail,) = compose(collect([tmp_path / "my runs"]), "Runs").details
+    place = f"my runs/s-mnist/{folder.parent.name}"
+    assert shlex.split(detail.commands[1]) == [
+        *("perdure", "analyze", place, "--sigmas", "0,0.5", "--draws", "2"),
+    ]
+    (folder / "analysis.json").unlink()
+    (detail,) = compose(collect([tmp_path / "my runs"]), "Runs").details
+    assert len(detail.commands) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,62 +13,59 @@ from perdure.cli.values import Folder, Switch, writable
 
 if TYPE_CHECKING:
     from perdure.report import Report
+    from perdure.results import Collection
 
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """Write a report on runs: results beside the paper's, its tables, claims and figures.
+    """Write a report on runs: results next to published figures, claims of the paper, figures.
 
-    Analyses that runs lack are made where their networks and data are there. Folders that are no
-    finished runs are listed as such.
+    Missing analyses are computed when the run's networks and data are available. Folders that
+    are not finished runs are listed with the reason.
     """
 
     runs: Annotated[
         Positional[tuple[Path, ...]], arg(metavar="[RUNS ...]", help_behavior_hint="")
     ] = (Path("runs"),)
-    """Folders with runs in them; `runs` unless given."""
+    """Folders that contain runs. Default: runs."""
     out: Annotated[
         Path | None, arg(name="output", aliases=["-o"], metavar="FILE", help_behavior_hint="")
     ] = None
-    """The file to write; report.html (or .md, .tex) unless given."""
+    """File to write. Default: report.html (.md, .tex)."""
     format: Literal["html", "md", "tex"] = "html"
-    """One page that needs nothing else; or the tables as Markdown or LaTeX."""
+    """A single HTML page with figures, or the tables as Markdown or LaTeX."""
     figures: Folder = None
-    """Also write each figure into this folder, with its numbers as JSON."""
+    """Also write each figure, and its numbers as JSON, to this folder."""
     figure_format: Literal["svg", "pdf"] = "svg"
-    """What these figures are written as."""
+    """Format of these figures."""
     data: Folder = None
-    """Folder with the datasets, where runs have to be analysed."""
+    """Folder with the datasets, for missing analyses."""
     as_is: Switch = False
-    """Make no analyses."""
+    """Do not compute missing analyses."""
     title: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
-    """The title; the names of the folders unless given."""
+    """Title of the report. Default: the names of the folders."""
     quiet: Switch = False
-    """No progress."""
+    """Print no progress."""
 
 
 def report(options: ReportOptions) -> int:
-    """Read the runs, analyse what is missing, write the page and the figures."""
-    import torch
-
-    from perdure.display import tell_user
+    """Read the runs, compute missing analyses, and write the report and its figures."""
     from perdure.files import write_atomic
-    from perdure.report import collect, complete, compose
+    from perdure.report import compose
+    from perdure.results import collect
 
     out = options.out or Path(f"report.{options.format}")
     if out.is_dir():
-        raise ValueError(f"-o {out} is a folder; expected the name of a file")
+        raise ValueError(f"-o {out} is a folder; expected a file name")
     writable(out.parent, "-o")
     if options.figures is not None:
         writable(options.figures, "--figures")
     collection, missing = collect(options.runs), dict[str, str]()
     if not options.as_is:
-        torch.set_num_threads(1)  # the same numbers, whatever the machine
-        tell = (lambda message: None) if options.quiet else tell_user
-        collection, missing = complete(collection, options.data, tell)
+        collection, missing = _with_analyses(collection, options.data, quiet=options.quiet)
     names = ", ".join(path.resolve().name or str(path) for path in options.runs)
     content = compose(collection, options.title or f"Report on {names}", missing)
-    write_atomic(out, _written(content, options.format).encode())
+    write_atomic(out, _text(content, options.format).encode())
     written = [str(out)]
     if options.figures is not None:
         count = _draw(content, options.figures, options.figure_format)
@@ -76,7 +74,33 @@ def report(options: ReportOptions) -> int:
     return 0
 
 
-def _written(content: Report, form: str) -> str:
+def _with_analyses(
+    collection: Collection, data: Path | None, *, quiet: bool
+) -> tuple[Collection, dict[str, str]]:
+    """The runs with all analyses that can be computed, and why others cannot, by place."""
+    import torch
+
+    from perdure.experiment.analyze import analyze
+    from perdure.results.records import with_analysis
+    from perdure.results.table import group
+
+    torch.set_num_threads(1)  # the same numbers on every machine
+    lacking = [run for run in collection.runs if run.analysis is None]
+    found = {id(run): run for run in collection.runs}
+    missing: dict[str, str] = {}
+    for number, run in enumerate(lacking, start=1):
+        if not quiet:
+            progress = f"analysing {run.place} ({number} of {len(lacking)})"
+            print(progress, file=sys.stderr, flush=True)
+        try:
+            analyze(run.folder.path, data_root=data)
+            found[id(run)] = with_analysis(run)
+        except (ValueError, OSError) as error:
+            missing[run.place] = str(error).replace(str(run.folder.path), run.place)
+    return group(found.values(), collection.skipped), missing
+
+
+def _text(content: Report, form: str) -> str:
     match form:
         case "html":
             from perdure.report.page import page
@@ -93,11 +117,11 @@ def _written(content: Report, form: str) -> str:
 
 
 def _draw(content: Report, folder: Path, kind: Literal["svg", "pdf"]) -> int:
+    from perdure.files import write_json
     from perdure.report.drawing import save
-    from perdure.results import write_json
 
     figures = content.figures()
     for figure in figures:
         save(figure, folder / f"{figure.name}.{kind}", kind)
-        write_json(folder / f"{figure.name}.json", figure.data())
+        write_json(folder / f"{figure.name}.json", figure.to_json())
     return len(figures)

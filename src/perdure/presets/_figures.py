@@ -1,4 +1,4 @@
-"""The figures to compare with: the paper's tables, and what the published code really gave."""
+"""Published results: the tables of the paper, and measurements of the published code."""
 
 from __future__ import annotations
 
@@ -14,20 +14,28 @@ _MEASURED = "measured from the published code"
 
 @dataclass(frozen=True)
 class Figure:
-    """A published accuracy in per cent, with its standard deviation over runs."""
+    """A published accuracy.
+
+    Attributes:
+        table: Number of the paper's table ("1" to "S3"), or "measured from the published code".
+        stream: The stream's name.
+        method: The method's name.
+        buffer_size: None for methods without a memory.
+        predictor: The network (stable, plastic or working) if the table tells them apart.
+        mean: Mean over runs, percent.
+        std: Standard deviation over runs; None for a single run.
+        settings: Further values of the row: the hyperparameters of Table S3, or the number of
+            runs and the time of the published code.
+    """
 
     table: str
-    """As the paper numbers them, "1" to "S3", or "measured from the published code"."""
     stream: str
     method: str
     buffer_size: int | None
     predictor: str | None
-    """The network that answered, where the table tells them apart: stable, working, plastic."""
     mean: float
     std: float | None
-    """None: a single run."""
     settings: Mapping[str, int | float] = field(default_factory=dict)
-    """What else the row says: S3's hyperparameters; runs and times of the published code."""
 
 
 def paper_figures(
@@ -37,9 +45,14 @@ def paper_figures(
     buffer_size: int | EllipsisType | None = ...,
     predictor: str | None = None,
 ) -> list[Figure]:
-    """The paper's figures that fit, in its order; what is not given does not matter.
+    """The matching figures of the paper, in its order.
 
-    `buffer=None` asks for the figures without a buffer (JOINT, SGD).
+    Args:
+        table: Number of the table; any if None.
+        stream: A stream's name; any if None.
+        method: A method's name; any if None.
+        buffer_size: A buffer size; None for methods without a memory, any if `...`.
+        predictor: A network's name; any if None.
 
     >>> [f.mean for f in paper_figures(table="1", stream="s-mnist", method="clser")]
     [89.54, 92.05, 95.73]
@@ -58,7 +71,7 @@ def paper_figures(
 
 
 def published_code_figures() -> list[Figure]:
-    """What the published code gave when run on real MNIST: not figures of the paper.
+    """Results of running the published code on MNIST; these are not figures of the paper.
 
     >>> for figure in published_code_figures()[:2]:
     ...     print(figure.stream, figure.buffer_size, figure.mean, figure.settings["runs"])
@@ -78,7 +91,7 @@ def _paper() -> Iterator[Figure]:
 
 
 def _table(table: str, stream: str, buffers: list[int], **rows: Any) -> Iterator[Figure]:
-    """Rows by method, or by method and predictor; cells by buffer, or one without a buffer."""
+    """Rows by method, or by method and predictor; cells by buffer size, or a single one."""
     for method, row in rows.items():
         for predictor, cells in row.items() if isinstance(row, dict) else [(None, row)]:
             if isinstance(cells, str):
@@ -96,7 +109,7 @@ def _sweep(
     columns: list[str],
     rows: list[list[Any]],
 ) -> Iterator[Figure]:
-    """Rows of numbers (the settings), then of cells (the predictors)."""
+    """Each row has numbers (the hyperparameters), then accuracies (the predictors)."""
     for row in rows:
         named = dict(zip(columns, row, strict=True))
         settings = {name: cell for name, cell in named.items() if not isinstance(cell, str)}
@@ -114,7 +127,7 @@ def _figure(
     predictor: str | None = None,
     **settings: int | float,
 ) -> Figure:
-    """`accuracy` as printed: "89.54±0.21", or "92.73" of a single run."""
+    """A figure from an accuracy as printed: "89.54±0.21", or "92.73" for a single run."""
     mean, _, std = accuracy.partition("±")
     deviation = float(std) if std else None
     return Figure(table, stream, method, buffer_size, predictor, float(mean), deviation, settings)

@@ -1,4 +1,4 @@
-"""Which published setting serves a method on a stream, with a buffer."""
+"""Find the published hyperparameters of a method on a stream, or a substitute."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from perdure.presets._toml import read
 
 @dataclass(frozen=True)
 class Preset:
-    """Hyperparameters for a method on a stream, and where they come from.
+    """Hyperparameters for a method on a stream.
 
-    Method, stream and buffer are those asked for; where the values were published for others,
-    each note says so in a sentence. An exact match has no notes.
+    Attributes:
+        method: The requested method.
+        stream: The requested stream.
+        buffer_size: The requested buffer size.
+        values: The hyperparameters.
+        source: Where they were published.
+        notes: What was substituted, one sentence each; empty for an exact match.
     """
 
     method: str
@@ -34,8 +39,8 @@ class _Setting(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Kin:
-    """A method whose settings stand in for those that another one lacks."""
+class _Source:
+    """A method whose hyperparameters are used, with names to change and values to set."""
 
     method: str
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -45,20 +50,20 @@ class _Kin:
 _PUBLISHED = frozenset(
     ("clser", "mean-er", "er", "sgd", "der", "derpp", "fdr", "gem", "agem", "gss", "mer", "icarl")
 )
-_DEFINED_BY = {"joint": "sgd"}
-"""JOINT is SGD on all tasks at once: its values are SGD's by definition."""
-_KIN_METHODS = {
-    "mean-er": _Kin("clser", rename={"stable_rate": "rate", "stable_decay": "decay"}),
-    "der": _Kin("derpp"),
-    "derpp": _Kin("der"),
-    "fdr": _Kin("er"),
-    "gem": _Kin("er"),
-    "agem": _Kin("er"),
-    "gss": _Kin("er"),
-    "mer": _Kin("er", fixed={"batch": 1}),
-    "icarl": _Kin("er"),
+_SAME_AS = {"joint": "sgd"}
+"""JOINT is SGD on all tasks at once."""
+_FALLBACK_METHODS = {
+    "mean-er": _Source("clser", rename={"stable_rate": "rate", "stable_decay": "decay"}),
+    "der": _Source("derpp"),
+    "derpp": _Source("der"),
+    "fdr": _Source("er"),
+    "gem": _Source("er"),
+    "agem": _Source("er"),
+    "gss": _Source("er"),
+    "mer": _Source("er", fixed={"batch": 1}),
+    "icarl": _Source("er"),
 }
-_KIN_STREAMS = {
+_FALLBACK_STREAMS = {
     "s-cifar100-5x20": "s-cifar10",
     "s-cifar100-10x10": "s-cifar10",
     "gcil-cifar100-uniform": "gcil-cifar100-longtail",
@@ -67,56 +72,62 @@ _KIN_STREAMS = {
 
 
 def find(method: str, stream: str, buffer_size: int | None) -> Preset | None:
-    """The published setting, or the closest one that can stand in for it, or None.
+    """The published hyperparameters, the closest substitute, or None.
 
-    In this order: the stream with this buffer; with the published buffer nearest in ratio (the
-    smaller of two equally near); a kin stream of the same method; a kin method, of whose values
-    only those are taken that the method has a use for. Methods without a memory are asked for
-    with buffer None, the others with a number.
+    Tried in this order: this stream and buffer size; the published buffer size that is nearest
+    in ratio (the smaller of two); a similar stream; a similar method, of which only the
+    hyperparameters that both have are used. A substitute may therefore lack some.
 
-    Every key of `values` is a hyperparameter of the method, but not every hyperparameter need be
-    there: a stand-in knows nothing of what is the method's own.
+    Args:
+        method: A method's name.
+        stream: A stream's name.
+        buffer_size: Samples that the memory holds; None for methods without a memory.
+
+    Raises:
+        ValueError: If the buffer size is not positive.
 
     >>> find("clser", "s-mnist", 500).values["consistency_weight"]
     2.0
     >>> find("er", "s-mnist", 300).notes
-    ('no published er setting for s-mnist with buffer 300: taken from buffer 200',)
+    ('er has no published settings for s-mnist with buffer 300; using those for buffer 200',)
     >>> find("er", "my-stream", 300) is None
     True
     """
     if buffer_size is not None and buffer_size < 1:
         raise ValueError(
-            f"buffer is {buffer_size}; expected a positive number, or None for no buffer"
+            f"buffer_size is {buffer_size}; expected a positive number, or None for no memory"
         )
-    itself = _Kin(_DEFINED_BY.get(method, method))
-    methods = [itself, *([_KIN_METHODS[method]] if method in _KIN_METHODS else [])]
-    streams = [stream, *([_KIN_STREAMS[stream]] if stream in _KIN_STREAMS else [])]
-    for kin, origin in itertools.product(methods, streams):
-        setting = _nearest(_published(kin.method).get(origin, ()), buffer_size)
+    exact = _Source(_SAME_AS.get(method, method))
+    methods = [exact, *([_FALLBACK_METHODS[method]] if method in _FALLBACK_METHODS else [])]
+    streams = [stream, *([_FALLBACK_STREAMS[stream]] if stream in _FALLBACK_STREAMS else [])]
+    for source, origin in itertools.product(methods, streams):
+        setting = _nearest(_published(source.method).get(origin, ()), buffer_size)
         if setting is None:
             continue
-        values = _values(method, setting, kin)
+        values = _values(method, setting, source)
         name, notes = method, []
-        if kin is not itself:
-            name = kin.method
-            taken = ", ".join(key for key in values if key not in kin.fixed)
-            fixed = "".join(f", {key} is always {value}" for key, value in kin.fixed.items())
-            notes.append(f"no published {method} setting for {stream}: {taken} from {name}{fixed}")
+        if source is not exact:
+            name = source.method
+            used = ", ".join(key for key in values if key not in source.fixed)
+            fixed = "".join(f"; {key} is always {value}" for key, value in source.fixed.items())
+            notes.append(
+                f"{method} has no published settings for {stream}; using {used} of {name}{fixed}"
+            )
         if origin != stream:
-            notes.append(f"no published {name} setting for {stream}: taken from {origin}")
+            notes.append(f"{name} has no published settings for {stream}; using those for {origin}")
         if setting.buffer_size != buffer_size:
             notes.append(
-                f"{name} keeps no memory: buffer {buffer_size} is not used"
+                f"{name} has no memory; buffer {buffer_size} is ignored"
                 if setting.buffer_size is None
-                else f"no published {name} setting for {origin} with buffer {buffer_size}: "
-                f"taken from buffer {setting.buffer_size}"
+                else f"{name} has no published settings for {origin} with buffer {buffer_size}; "
+                f"using those for buffer {setting.buffer_size}"
             )
         return Preset(method, stream, buffer_size, values, setting.source, tuple(notes))
     return None
 
 
 def published_buffers(method: str, stream: str) -> tuple[int, ...]:
-    """The buffers for which a setting was published, ascending; none for a method without memory.
+    """The buffer sizes with published hyperparameters, ascending.
 
     >>> published_buffers("clser", "mnist-360")
     (200, 500, 1000)
@@ -129,7 +140,7 @@ def published_buffers(method: str, stream: str) -> tuple[int, ...]:
 
 @cache
 def _published(method: str) -> dict[str, list[_Setting]]:
-    """What the method's file holds, by stream, buffers ascending."""
+    """The content of the method's file by stream, ascending by buffer size."""
     if method not in _PUBLISHED:
         return {}
     content = dict(read(method))
@@ -146,7 +157,7 @@ def _published(method: str) -> dict[str, list[_Setting]]:
 
 @cache
 def _keys(method: str) -> frozenset[str]:
-    """The hyperparameters that the method's published settings name."""
+    """The names of the method's published hyperparameters."""
     settings = itertools.chain.from_iterable(_published(method).values())
     return frozenset(key for setting in settings for key in setting.values)
 
@@ -162,8 +173,8 @@ def _nearest(settings: Sequence[_Setting], buffer_size: int | None) -> _Setting 
     return min(settings, key=ratio, default=None)
 
 
-def _values(method: str, setting: _Setting, kin: _Kin) -> dict[str, int | float]:
-    """A kin's values under the method's own names; what the method does not know is left out."""
-    known = _keys(_DEFINED_BY.get(method, method))
-    renamed = {kin.rename.get(key, key): value for key, value in setting.values.items()}
-    return {key: value for key, value in {**renamed, **kin.fixed}.items() if key in known}
+def _values(method: str, setting: _Setting, source: _Source) -> dict[str, int | float]:
+    """The source's values that the method has, under the method's names."""
+    known = _keys(_SAME_AS.get(method, method))
+    renamed = {source.rename.get(key, key): value for key, value in setting.values.items()}
+    return {key: value for key, value in {**renamed, **source.fixed}.items() if key in known}

@@ -1,4 +1,4 @@
-"""The TOML files beside this module."""
+"""The TOML files of this package."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from typing import Any
 
 @cache
 def read(name: str) -> dict[str, Any]:
-    """The content of `<name>.toml`, read once; shared, so not to be changed."""
+    """The content of `<name>.toml`; cached, so callers must not modify it."""
     file = resources.files("perdure.presets").joinpath(f"{name}.toml")
     return tomllib.loads(file.read_text(encoding="utf-8"))

@@ -1,12 +1,9 @@
-"""From run folders to something one wants to read: tables, figures, one page.
+"""Reports on runs: tables and figures as one HTML page, Markdown or LaTeX.
 
-`collect` reads the runs, `compose` makes the content, `page`, `markdown` and `latex` write it.
+`compose` makes the content from a `perdure.results.Collection`; `page`, `markdown` and `latex`
+write it.
 """
 
-from perdure.report.analyses import complete
-from perdure.report.content import Report, compose
-from perdure.report.panels import Figure
-from perdure.report.reading import collect
-from perdure.report.runs import Collection
-
-__all__ = ["Collection", "Figure", "Report", "collect", "complete", "compose"]
+from perdure.report.charts import Figure as Figure
+from perdure.report.content import Report as Report
+from perdure.report.content import compose as compose

@@ -1,37 +1,23 @@
-"""What a report says, in the order it says it; how it looks is for the page, Markdown or LaTeX."""
+"""The content of a report, in order; `page`, `markdown` and `latex` write it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from perdure.claims import Claim, Evidence, check_claims
-from perdure.claims import Spread as Number
+from perdure.config import method_title
 from perdure.report import figures, tables
-from perdure.report.commands import analysis_command, command
-from perdure.report.panels import Figure, slug
+from perdure.report.charts import Figure
 from perdure.report.paper_tables import paper_tables
-from perdure.report.runs import Collection, Run, Setting, Setup, method_title
-from perdure.report.tables import Cell, Table
-
-VERDICTS = {True: "borne out", False: "not borne out", None: "cannot be told"}
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A claim of the paper's, what these runs say to it, and by which numbers."""
-
-    text: str
-    answer: str
-    measure: str
-    needs: str
-    evidence: Table | None
+from perdure.report.tables import Cell, Table, spread_cell
+from perdure.results.claims import Claim, check_claims
+from perdure.results.table import Collection, Comparison, Setting
 
 
 @dataclass(frozen=True)
-class Group:
-    """The figures for one size of memory."""
+class FigureGroup:
+    """The figures for one buffer size; the title is empty if there is only one."""
 
     title: str
     figures: tuple[Figure, ...]
@@ -39,25 +25,31 @@ class Group:
 
 @dataclass(frozen=True)
 class Chapter:
-    """One stream: its results, and what its runs look like inside."""
+    """The results and figures of one comparison."""
 
-    setup: Setup
+    comparison: Comparison
     results: Table
     overview: Figure | None
-    groups: tuple[Group, ...]
+    groups: tuple[FigureGroup, ...]
     remarks: tuple[str, ...]
     """What is missing from the figures, and why."""
 
 
 @dataclass(frozen=True)
+class CheckedClaim:
+    """A claim of the paper with its evidence; None if no runs are about it."""
+
+    claim: Claim
+    evidence: Table | None
+
+
+@dataclass(frozen=True)
 class Detail:
-    """All that is known of a setting."""
+    """Everything known about a setting."""
 
     setting: Setting
-    stream: str
-    command: str | None
-    analysis: str | None
-    """The command that makes its analyses."""
+    comparison: str
+    commands: tuple[str, ...]
     values: dict[str, str]
     seeds: Table
     remarks: tuple[str, ...]
@@ -65,21 +57,27 @@ class Detail:
 
 @dataclass(frozen=True)
 class Report:
-    """The whole of it."""
+    """The content of a report."""
 
     title: str
     summary: str
-    tally: str
-    """How many of the paper's claims are borne out."""
     collection: Collection
     overview: Table
     chapters: tuple[Chapter, ...]
-    verdicts: tuple[Verdict, ...]
+    claims: tuple[CheckedClaim, ...]
     paper: tuple[Table, ...]
     details: tuple[Detail, ...]
 
+    @property
+    def claims_summary(self) -> str:
+        """How many of the claims are supported, contradicted and inconclusive."""
+        statuses = [checked.claim.status for checked in self.claims]
+        counts = {s: statuses.count(s) for s in ("supported", "contradicted", "inconclusive")}
+        listed = _listed([f"{count} {status}" for status, count in counts.items() if count])
+        return f"Of {len(statuses)} claims, {listed}."
+
     def tables(self) -> list[Table]:
-        """Every table of numbers, in order."""
+        """Every table of results, in order."""
         return [*(chapter.results for chapter in self.chapters), *self.paper]
 
     def figures(self) -> list[Figure]:
@@ -91,40 +89,36 @@ class Report:
         return found
 
 
-def compose(collection: Collection, title: str, missing: dict[str, str] | None = None) -> Report:
-    """The report on what was collected; `missing` says for a run's place why it has no analysis."""
-    claims = check_claims(map(_plain, collection.runs))
+def compose(collection: Collection, title: str, missing: Mapping[str, str] | None = None) -> Report:
+    """Compose a report.
+
+    Args:
+        collection: The runs.
+        title: The report's title.
+        missing: Why runs have no analysis, by `RunRecord.place`.
+    """
     return Report(
         title,
         _summary(collection),
-        _tally(claims),
         collection,
         tables.overview(collection),
-        tuple(_chapter(setup, missing or {}) for setup in collection.setups),
-        tuple(_verdict(claim) for claim in claims),
+        tuple(_chapter(comparison, missing or {}) for comparison in collection.comparisons),
+        tuple(_checked(claim) for claim in check_claims(collection)),
         tuple(paper_tables(collection)),
-        tuple(_detail(setup, s) for setup in collection.setups for s in setup.settings),
+        tuple(
+            _detail(part, setting) for part in collection.comparisons for setting in part.settings
+        ),
     )
 
 
-def _plain(run: Run) -> dict[str, Any]:
-    return {"config": run.config, "result": run.result, "analysis": run.analysis}
-
-
 def _summary(collection: Collection) -> str:
-    if not collection.runs:
-        return "No run has finished."
-    methods = list(dict.fromkeys(setting.title for setting in collection.settings))
-    names = [setup.name for setup in collection.setups]
     count = len(collection.runs)
+    if not count:
+        return "No run has finished."
+    methods = dict.fromkeys(setting.config.method_title for setting in collection.settings)
+    names = [comparison.name for comparison in collection.comparisons]
     runs = f"{count} run{'s' if count > 1 else ''}"
-    return f"{runs}: {_listed(methods)} on {_listed(names)}."
-
-
-def _tally(claims: Sequence[Claim]) -> str:
-    counts = {answer: sum(claim.holds is answer for claim in claims) for answer in VERDICTS}
-    said = [f"{counts[answer]} {VERDICTS[answer]}" for answer in VERDICTS if counts[answer]]
-    return f"Of the paper's {len(claims)} claims that runs can speak to: {', '.join(said)}."
+    return f"{runs}: {_listed([*methods])} on {_listed(names)}."
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -132,115 +126,111 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _chapter(setup: Setup, missing: dict[str, str]) -> Chapter:
-    sizes = setup.buffers()
+def _chapter(comparison: Comparison, missing: Mapping[str, str]) -> Chapter:
+    sizes = comparison.buffer_sizes()
     groups = []
-    for buffer_size in sizes:
-        found = figures.figures(setup, buffer_size)
-        title = "" if buffer_size is None else f"Memory of {buffer_size} samples"
+    for size in sizes:
+        found = figures.figures(comparison, size)
         if found:
-            groups.append(Group(title if len(sizes) > 1 else "", tuple(found)))
-    remarks = _without_analysis(setup, missing)
-    return Chapter(setup, tables.results(setup), figures.overview(setup), tuple(groups), remarks)
+            title = f"Buffer of {size} samples" if len(sizes) > 1 else ""
+            groups.append(FigureGroup(title, tuple(found)))
+    return Chapter(
+        comparison,
+        tables.results(comparison),
+        figures.overview(comparison),
+        tuple(groups),
+        _without_analysis(comparison, missing),
+    )
 
 
-def _without_analysis(setup: Setup, missing: dict[str, str]) -> tuple[str, ...]:
-    """Which settings lack analyses, and why; of how many seeds, where others have one."""
+def _without_analysis(comparison: Comparison, missing: Mapping[str, str]) -> tuple[str, ...]:
+    """Which settings lack analyses, and why."""
     reasons: dict[str, list[str]] = {}
-    for setting in setup.settings:
+    for setting in comparison.settings:
         lacking = [run for run in setting.runs if run.analysis is None]
         for reason in dict.fromkeys(missing.get(r.place, "no analysis.json") for r in lacking):
-            few = f" ({len(lacking)} of {len(setting.runs)} seeds)"
-            whole = len(lacking) == len(setting.runs)
-            reasons.setdefault(reason, []).append(setting.label + ("" if whole else few))
+            part = f" ({len(lacking)} of {len(setting.runs)} seeds)"
+            label = setting.label + (part if len(lacking) < len(setting.runs) else "")
+            reasons.setdefault(reason, []).append(label)
     return tuple(
-        f"Without an analysis ({reason}): {', '.join(labels)}."
-        for reason, labels in reasons.items()
+        f"Not analysed ({reason}): {', '.join(labels)}." for reason, labels in reasons.items()
     )
 
 
-def _verdict(claim: Claim) -> Verdict:
-    return Verdict(
-        claim.text,
-        VERDICTS[claim.holds],
-        claim.measure,
-        claim.needs,
-        _evidence(claim) if claim.evidence else None,
-    )
-
-
-def _evidence(claim: Claim) -> Table:
-    """The numbers that decide, a row for each setting."""
+def _checked(claim: Claim) -> CheckedClaim:
     names = list(dict.fromkeys(name for e in claim.evidence for name in e.numbers))
     rows = []
     for evidence in claim.evidence:
-        found = [evidence.numbers.get(name) for name in names]
-        cells = [Cell("–") if n is None else Cell(_said(n), n.mean) for n in found]
-        rows.append((Cell(evidence.setting), *cells, Cell(_clarity(evidence))))
-    return Table(
-        f"claim-{slug(claim.name)}",
-        claim.text,
-        "",
-        ("setting", *(method_title(name) for name in names), "holds"),
-        tuple(rows),
+        cells = []
+        for name in names:
+            spread = evidence.numbers.get(name)
+            cell = spread_cell(spread, 2 if spread and abs(spread.mean) >= 1 else 3)
+            if spread is not None and spread.std is None:
+                plural = "s" if spread.seeds > 1 else ""
+                cell = Cell(f"{cell.text} ({spread.seeds} seed{plural})", cell.value)
+            cells.append(cell)
+        rows.append((Cell(evidence.setting), *cells, Cell(evidence.status)))
+    columns = ("setting", *(method_title(name) for name in names), "result")
+    table = Table(f"claim-{claim.name}", claim.text, "", columns, tuple(rows))
+    return CheckedClaim(claim, table if rows else None)
+
+
+def _detail(comparison: Comparison, setting: Setting) -> Detail:
+    config = setting.config
+    values = {n.replace("_", " "): f"{v:g}" for n, v in config.hyperparameters.items()}
+    for name in ("network", "device", "precision", "engine", "update"):
+        values[name] = str(getattr(config, name))
+    remarks = [*config.notes]
+    remarks += [f"Seed {run.seed}: {remark}" for run in setting.runs for remark in run.remarks]
+    if not setting.complete:
+        remarks.append("Training ended before the end of the stream.")
+    analysis = _analysis_command(setting)
+    return Detail(
+        setting,
+        comparison.name,
+        (setting.command, *([analysis] if analysis else [])),
+        values,
+        _seeds(comparison, setting),
+        tuple(remarks),
     )
 
 
-def _said(number: Number) -> str:
-    decimals = 2 if abs(number.mean) >= 1 else 3
-    mean = f"{number.mean:.{decimals}f}"
-    if number.std is None:
-        return f"{mean} ({number.seeds} seed{'s' if number.seeds > 1 else ''})"
-    return f"{mean} ± {number.std:.{decimals}f}"
-
-
-def _clarity(evidence: Evidence) -> str:
-    """Whether it holds, and whether the difference is more than chance would make."""
-    answer = "yes" if evidence.holds else "no"
-    return f"{answer}, but within the noise" if evidence.clear is False else answer
-
-
-def _detail(setup: Setup, setting: Setting) -> Detail:
-    values = {
-        key.replace("_", " "): f"{value:g}" for key, value in setting.config["values"].items()
-    }
-    for key in ("network", "device", "precision", "engine", "update"):
-        if key in setting.config:
-            values[key] = str(setting.config[key])
+def _seeds(comparison: Comparison, setting: Setting) -> Table:
     rows = []
     for run in setting.runs:
         accuracies = []
         for name in setting.predictors:
-            numbers = run.result["predictors"][name]["class_il"]
-            mean = None if numbers is None else numbers["mean"]
-            accuracies.append(Cell("–") if mean is None else Cell(f"{mean:.2f}", mean))
+            scores = run.result.predictors[name].class_il
+            mean = None if scores is None else scores.mean
+            accuracies.append(Cell("–" if mean is None else f"{mean:.2f}", mean))
         rows.append(
             (
                 Cell(str(run.seed), float(run.seed)),
                 *accuracies,
-                Cell(str(run.result["steps"]), float(run.result["steps"])),
-                Cell(tables.duration(run.seconds), run.seconds),
-                Cell(str(run.timing.get("host", "–"))),
+                Cell(str(run.result.steps), float(run.result.steps)),
+                Cell(tables.duration(run.timing.share), run.timing.share),
+                Cell(run.timing.host or "–"),
                 Cell(run.place),
             )
         )
-    table = Table(
+    return Table(
         f"seeds-{setting.key}",
-        f"Seeds of {setting.label} on {setup.name}",
-        "Accuracy in percent after the last task, by network.",
+        f"Seeds of {setting.label} on {comparison.name}",
+        "Accuracy of each network after the last task, percent.",
         ("seed", *setting.predictors, "steps", "time", "host", "folder"),
         tuple(rows),
     )
-    remarks = [*setting.config["notes"]]
-    remarks += [f"seed {run.seed}: {remark}" for run in setting.runs for remark in run.remarks]
-    if not all(run.result["complete"] for run in setting.runs):
-        remarks.append("the stream was left before its end")
-    return Detail(
-        setting,
-        setup.name,
-        command(setting),
-        analysis_command(setting),
-        values,
-        table,
-        tuple(remarks),
-    )
+
+
+def _analysis_command(setting: Setting) -> str | None:
+    """The command that computes the analyses of these runs; None if they have none."""
+    analysed = [run for run in setting.runs if run.analysis is not None]
+    if not analysed:
+        return None
+    words = ["perdure", "analyze"]
+    words += dict.fromkeys(run.place.rpartition("/")[0] or run.place for run in analysed)
+    settings = analysed[0].analysis.settings if analysed[0].analysis else {}
+    for name, value in settings.items():
+        text = ",".join(f"{v:g}" for v in value) if isinstance(value, list) else f"{value:g}"
+        words += [f"--{name}", text]
+    return shlex.join(words)

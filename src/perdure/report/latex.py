@@ -1,4 +1,4 @@
-"""The tables of a report as LaTeX, for the source of a paper; they need booktabs."""
+"""The tables of a report as LaTeX, for use in a paper."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SPECIAL = {
 
 
 def latex(report: Report) -> str:
-    """Every table of numbers as a float of its own, the commands behind it as comments."""
+    """Each table as a float, preceded by the commands that reproduce it as comments."""
     head = [f"% {_comment(report.title)}: {_comment(report.summary)}"]
-    head += ["% Needs \\usepackage[T1]{fontenc} and \\usepackage{booktabs}.", ""]
+    head += ["% Requires \\usepackage[T1]{fontenc} and \\usepackage{booktabs}.", ""]
     return "\n".join([*head, *(line for table in report.tables() for line in _table(table))])
 
 
@@ -50,11 +50,12 @@ def _table(table: Table) -> Iterator[str]:
 
 
 def _cell(cell: Cell) -> str:
-    return escaped(f"{cell.text} ({cell.beside})" if cell.beside else cell.text)
+    published = f" ({cell.published}, {cell.status})" if cell.published else ""
+    return escaped(f"{cell.text}{published}")
 
 
 def escaped(text: str) -> str:
-    r"""Text that LaTeX sets as it is.
+    r"""Text with LaTeX's special characters escaped.
 
     >>> print(escaped("50 % of a_b \\input{x} ± 1"))
     50 \% of a\_b \textbackslash{}input\{x\} $\pm$ 1
@@ -63,5 +64,5 @@ def escaped(text: str) -> str:
 
 
 def _comment(text: str) -> str:
-    """Text on one line: a comment ends with it."""
+    """Text on one line, since a comment ends with its line."""
     return " ".join(text.split())

@@ -5,40 +5,41 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from perdure.report.content import Report, Verdict
+from perdure.report.content import CheckedClaim, Report
 from perdure.report.tables import Cell, Table
 
 
 def markdown(report: Report) -> str:
-    """The whole of it, ending with a line's end."""
+    """The report as Markdown text."""
     return "\n".join(
         [f"# {escaped(report.title)}", "", escaped(report.summary), "", *_body(report)]
     )
 
 
 def _body(report: Report) -> Iterator[str]:
-    yield from ("## What was run", "", *_table(report.overview))
+    yield from ("## Runs", "", *_table(report.overview))
     for chapter in report.chapters:
-        yield from (f"## {escaped(chapter.setup.name)}", "", *_table(chapter.results))
+        yield from (f"## {escaped(chapter.comparison.name)}", "", *_table(chapter.results))
     if report.chapters:
-        yield from ("## The paper's claims", "", escaped(report.tally), "")
-    for verdict in report.verdicts if report.chapters else ():
-        yield from _verdict(verdict)
+        yield from ("## Claims of the paper", "", report.claims_summary, "")
+        for checked in report.claims:
+            yield from _claim(checked)
     for table in report.paper:
         yield from (f"## {escaped(table.title)}", "", *_table(table))
-    if report.collection.leftovers:
-        yield from ("## Left out", "")
-        for one in report.collection.leftovers:
-            yield f"- {_code(one.place)}: {one.state}, {escaped(one.reason)}"
+    if report.collection.skipped:
+        yield from ("## Skipped folders", "")
+        for folder in report.collection.skipped:
+            yield f"- {_code(folder.place)}: {folder.state}, {escaped(folder.reason)}"
         yield ""
 
 
-def _verdict(verdict: Verdict) -> Iterator[str]:
-    yield from (f"### {escaped(verdict.text)}", "")
-    about = f"measured: {verdict.measure}" if verdict.evidence else f"it takes {verdict.needs}"
-    yield from (f"**{verdict.answer}** ({escaped(about)})", "")
-    if verdict.evidence:
-        yield from _table(verdict.evidence)
+def _claim(checked: CheckedClaim) -> Iterator[str]:
+    claim = checked.claim
+    yield from (f"### {escaped(claim.text)}", "")
+    about = f"measured: {claim.measure}" if checked.evidence else f"requires {claim.needs}"
+    yield from (f"**{claim.status}** ({escaped(about)})", "")
+    if checked.evidence:
+        yield from _table(checked.evidence)
 
 
 def _table(table: Table) -> Iterator[str]:
@@ -53,8 +54,6 @@ def _table(table: Table) -> Iterator[str]:
     if table.commands:
         fence = "`" * max(3, 1 + _longest("\n".join(table.commands)))
         yield from (f"{fence}sh", *table.commands, fence, "")
-    for label in table.unmade:
-        yield from (f"{escaped(label)} was made in Python: no flags say its settings.", "")
 
 
 def _line(parts: Sequence[str]) -> str:
@@ -62,13 +61,12 @@ def _line(parts: Sequence[str]) -> str:
 
 
 def _cell(cell: Cell) -> str:
-    mark = {"within": " ✓", "outside": " ✗"}.get(cell.mood, "")
-    beside = f" (paper {cell.beside})" if cell.beside else ""
-    return f"{escaped(cell.text)}{escaped(beside)}{mark}"
+    published = f" (published {cell.published}, {cell.status})" if cell.published else ""
+    return escaped(f"{cell.text}{published}")
 
 
 def escaped(text: str) -> str:
-    r"""Text that Markdown shows as it is.
+    r"""Text with Markdown's special characters escaped.
 
     >>> print(escaped("a|b *c* <d> [e] 1.5 s-mnist"))
     a\|b \*c\* &lt;d&gt; \[e\] 1.5 s-mnist
@@ -78,11 +76,11 @@ def escaped(text: str) -> str:
 
 
 def _code(text: str) -> str:
-    """Text between enough backticks."""
+    """Text as inline code, whatever backticks it contains."""
     fence, space = "`" * (1 + _longest(text)), " " if "`" in text else ""
     return f"{fence}{space}{' '.join(text.split())}{space}{fence}"
 
 
 def _longest(text: str) -> int:
-    """Backticks that stand together."""
+    """Length of the longest sequence of backticks."""
     return max((len(found) for found in re.findall("`+", text)), default=0)

@@ -1,4 +1,4 @@
-"""The report as one page that needs nothing else: no network, no other file."""
+"""The report as a single HTML page without external resources."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from importlib import resources
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from perdure.report.charts import Figure
 from perdure.report.content import Report
 from perdure.report.drawing import inline_svg
-from perdure.report.panels import Figure, slug
 from perdure.report.style import DARK, LIGHT, variables
+from perdure.results.table import slug
 
 
 def page(report: Report) -> str:
-    """The page's HTML."""
+    """The HTML of the page."""
     environment = Environment(
         loader=PackageLoader("perdure.report"),
         autoescape=True,
@@ -23,7 +24,7 @@ def page(report: Report) -> str:
         lstrip_blocks=True,
     )
     environment.filters["slug"] = slug
-    environment.globals["panels"] = _panels
+    environment.globals["charts"] = _charts
     return environment.get_template("page.html").render(
         report=report,
         style=Markup(_file("style.css")),
@@ -33,11 +34,11 @@ def page(report: Report) -> str:
     )
 
 
-def _panels(figure: Figure) -> list[Markup]:
-    """Each panel as SVG of its own, so that a narrow screen can put one below the other."""
+def _charts(figure: Figure) -> list[Markup]:
+    """Each chart as an SVG element, so that a narrow screen can stack them."""
     return [
-        Markup(inline_svg(panel, f"{figure.name}-{number}", _alternative(figure, panel.title)))
-        for number, panel in enumerate(figure.panels)
+        Markup(inline_svg(chart, f"{figure.name}-{number}", _alternative(figure, chart.title)))
+        for number, chart in enumerate(figure.charts)
     ]
 
 

@@ -1,4 +1,4 @@
-"""One look for all figures: a palette for colour-blind eyes, in a light and a dark version."""
+"""The style of all figures: a palette that is safe for colour-blind readers, light and dark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ LIGHT: Mapping[str, str] = {
     "teal": "#2a8ba3",
     "grey": "#77808a",
 }
-"""What is drawn and saved; in a page each colour becomes a variable that the reader's mode sets."""
+"""Used in files; in a page each colour becomes a CSS variable with a light and a dark value."""
 DARK: Mapping[str, str] = {
     "ink": "#e7eaee",
     "soft": "#a3adb8",
@@ -39,11 +39,11 @@ DARK: Mapping[str, str] = {
     "grey": "#98a2ad",
 }
 TEXT = 8.5
-"""Size of text in points, in panels that a page shows about one and a half times as large."""
+"""Size of text in points; a page shows charts about one and a half times as large."""
 
 
 def colour(name: str) -> str:
-    """A name of the palette, or a colour as it is."""
+    """The value of a colour of the palette; other colours are returned unchanged."""
     return LIGHT.get(name, name)
 
 
@@ -65,7 +65,7 @@ def settings() -> Any:
         "axes.titlesize": TEXT + 1,
         "axes.titleweight": "bold",
         "figure.facecolor": "none",
-        "font.family": ["DejaVu Sans"],  # comes with matplotlib: the same layout everywhere
+        "font.family": ["DejaVu Sans"],  # part of matplotlib: the same layout everywhere
         "font.size": TEXT,
         "grid.color": LIGHT["grid"],
         "grid.linewidth": 0.6,
@@ -76,10 +76,10 @@ def settings() -> Any:
         "path.simplify": False,
         "pdf.fonttype": 42,
         "savefig.facecolor": "none",
-        "svg.fonttype": "none",  # text stays text: found by a search, set in the reader's font
+        "svg.fonttype": "none",  # text stays text
         "svg.hashsalt": "perdure",
         "text.color": LIGHT["ink"],
-        "text.parse_math": False,  # a user's dollar sign is a dollar sign
+        "text.parse_math": False,  # names may contain dollar signs
         "xtick.color": LIGHT["soft"],
         "xtick.labelsize": TEXT,
         "xtick.major.size": 2.5,
@@ -97,9 +97,14 @@ def variables(palette: Mapping[str, str]) -> str:
 
 
 def inline(svg: str, name: str, title: str) -> str:
-    """An SVG file's text as an element for a page: named, small, in the page's colours and font.
+    """Turn an SVG file into an element for a page, with the page's colours and font.
 
-    Only tags are changed: what stands between them are names and numbers to be read.
+    Text between tags is not changed.
+
+    Args:
+        svg: The file, as matplotlib writes it.
+        name: Prefix of the ids, which must be unique within the page.
+        title: Alternative text.
     """
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
@@ -116,7 +121,7 @@ def inline(svg: str, name: str, title: str) -> str:
 
 
 def _tag(tag: str, name: str, used: set[str]) -> str:
-    """A tag with ids of its own, if anything refers to them, and the palette's variables."""
+    """A tag with the page's variables for colours, and without ids that nothing refers to."""
     if tag.startswith("<!--"):
         return ""
     tag = re.sub(r' id="([^"]*)"', lambda m: f' id="{name}-{m[1]}"' if m[1] in used else "", tag)
@@ -124,11 +129,11 @@ def _tag(tag: str, name: str, used: set[str]) -> str:
     for known, value in LIGHT.items():
         tag = tag.replace(value, f"var(--{known})")
     tag = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", _font, tag)
-    return re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a point is finer than any screen
+    return re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # in points
 
 
 def _font(found: re.Match[str]) -> str:
-    """The size of `font: 8.5px 'DejaVu Sans'`; the page says which font it is."""
+    """Only the size of `font: 8.5px 'DejaVu Sans'`; the page sets the family."""
     size = re.search(r"[\d.]+px", found[2])
     weight = "font-weight: 700; " if re.search(r"\b(bold|700)\b", found[2]) else ""
     return f"{weight}font-size: {size[0]}" if size else "font-family: inherit"

@@ -1,36 +1,59 @@
-"""The tables of a report: what was run, and what came out, with the paper's figures beside it."""
+"""The tables of a report: the settings, and their results next to the published figures."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from perdure.presets import Figure, paper_figures
-from perdure.report.commands import command
-from perdure.report.runs import Collection, Setting, Setup, Spread
+from perdure.results.records import Timing
+from perdure.results.table import (
+    TOLERANCE,
+    Collection,
+    Comparison,
+    Setting,
+    Spread,
+    Verdict,
+    published_spread,
+    spread_text,
+)
 
-WITHIN = "Within: our mean lies no further from the paper's than one standard deviation of theirs."
+AGREES = (
+    f"Results agree if they differ by at most {TOLERANCE:g} percentage points or two standard "
+    "errors, whichever is larger."
+)
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What stands in one place of a table."""
+    """A cell of a table.
+
+    Attributes:
+        text: What it shows.
+        value: The number to sort by; cells without one are sorted by their text.
+        published: The published figure, shown below the text.
+        status: "agrees", "above" or "below": how our result compares with the published one.
+        link: Key of the setting to link to.
+    """
 
     text: str
-    order: float | None = None
-    """Its place when the column is sorted; by the text where there is none."""
-    beside: str = ""
-    """The paper's figure, set smaller below ours."""
-    mood: str = ""
-    """within or outside: whether ours lies within the paper's spread."""
+    value: float | None = None
+    published: str = ""
+    status: str = ""
     link: str = ""
-    """The setting that the row speaks of."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table that can be written as HTML, Markdown or LaTeX."""
+    """A table for HTML, Markdown or LaTeX.
+
+    Attributes:
+        name: Identifies the table within a report.
+        title: Its heading.
+        caption: How to read it.
+        columns: Headings.
+        rows: One cell per column each.
+        commands: The commands that reproduce its numbers.
+    """
 
     name: str
     title: str
@@ -38,172 +61,133 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     commands: tuple[str, ...] = ()
-    """What made its numbers, each once."""
-    unmade: tuple[str, ...] = ()
-    """Labels of settings that no flags of the command say."""
 
     def numeric(self, column: int) -> bool:
-        """Whether a column holds numbers, which stand to the right."""
-        return any(row[column].order is not None for row in self.rows)
+        """Whether a column holds numbers, which are aligned to the right."""
+        return any(row[column].value is not None for row in self.rows)
 
 
 def overview(collection: Collection) -> Table:
-    """One row for each setting: what was run."""
+    """One row for each setting: seeds, data, time and machine."""
     rows = []
-    for setup in collection.setups:
-        for setting in setup.settings:
-            known = [run.seconds for run in setting.runs if run.seconds is not None]
-            mean = sum(known) / len(known) if known else None
-            where = {_machine(run.timing) for run in setting.runs}
+    for comparison in collection.comparisons:
+        for setting in comparison.settings:
+            seconds = setting.seconds()
+            mean = None if seconds is None else seconds / len(setting.runs)
+            machines = sorted({_machine(run.timing) for run in setting.runs})
             rows.append(
                 (
-                    Cell(setup.name),
+                    Cell(comparison.name),
                     Cell(setting.label, link=setting.key),
-                    Cell(_spoken(setting.seeds), float(len(setting.runs))),
-                    Cell(str(setting.config["data"])),
+                    Cell(_seeds(setting.seeds), float(len(setting.runs))),
+                    Cell(setting.data),
                     Cell(duration(mean), mean),
-                    Cell("; ".join(sorted(where))),
-                    Cell(_when(setting)),
+                    Cell("; ".join(machines)),
+                    Cell(_finished(setting)),
                 )
             )
-    columns = ("stream", "method", "seeds", "data", "time per run", "on", "finished")
+    columns = ("stream", "method", "seeds", "data", "time per run", "machine", "finished")
     kept = [i for i in range(len(columns)) if i < 4 or any(row[i].text != "–" for row in rows)]
     return Table(
         "overview",
         "Settings",
-        "One row for each setting; the number after a method is the size of its memory. Of runs "
-        "that shared a GPU the time is their share.",
+        "The number after a method is its buffer size. For runs that shared a GPU, the time is "
+        "their share of it.",
         tuple(columns[i] for i in kept),
         tuple(tuple(row[i] for i in kept) for row in rows),
-        *made_by(collection.settings),
+        commands(collection.settings),
     )
 
 
-def results(setup: Setup) -> Table:
-    """Every setting on one stream, the paper's figure beside ours where it may stand there."""
-    compared = any(setting.published for setting in setup.settings)
-    task_il = any(answer(s, kind="task_il") for s in setup.settings)
-    overlapping = any(s.tests_overlap for s in setup.settings)
-    forgets = any(answer(s, key="forgetting") for s in setup.settings)
-    columns = ["method", "buffer_size", "network", "accuracy", "seeds"]
-    columns += ["paper", "difference", "within"] if compared else []
-    columns += ["Task-IL"] if task_il else []
-    columns += ["last test alone"] if overlapping else []
-    columns += ["forgetting"] if forgets else []
+def results(comparison: Comparison) -> Table:
+    """Every setting of a comparison, with published figures where they apply."""
+    settings = comparison.settings
+    compared = any(setting.verdict() for setting in settings)
+    optional = {
+        "Task-IL": [setting.spread(kind="task_il") for setting in settings],
+        "last test": [s.spread(key="last_test") if s.tests_overlap else None for s in settings],
+        "forgetting": [setting.spread(key="forgetting") for setting in settings],
+    }
+    shown = {name: spreads for name, spreads in optional.items() if any(spreads)}
+    columns = ["method", "buffer", "network", "accuracy", "seeds"]
+    columns += ["published", "difference", "verdict"] if compared else []
     rows = []
-    for setting in setup.settings:
-        ours = answer(setting)
+    for i, setting in enumerate(settings):
+        size = setting.config.buffer_size
         row = [
             Cell(_short_label(setting), link=setting.key),
-            Cell(
-                "–" if setting.buffer_size is None else str(setting.buffer_size),
-                setting.buffer_size or 0,
-            ),
+            Cell("–" if size is None else str(size), size or 0),
             Cell(setting.predictors[0] if setting.predictors else "–"),
-            _cell(ours),
+            spread_cell(setting.spread()),
             Cell(str(len(setting.runs)), float(len(setting.runs))),
         ]
-        row += _comparison(setting, ours) if compared else []
-        row += [_cell(answer(setting, kind="task_il"))] if task_il else []
-        row += [_cell(answer(setting, key="last_test"))] if overlapping else []
-        row += [_cell(answer(setting, key="forgetting"))] if forgets else []
+        row += _published_cells(setting) if compared else []
+        row += [spread_cell(spreads[i]) for spreads in shown.values()]
         rows.append(tuple(row))
     caption = (
-        "Accuracy in percent after the last task, mean over its tests, by the network that "
-        "answers; mean ± sample standard deviation over seeds."
+        "Accuracy of the answering network after the last task in percent, mean over the tests; "
+        "mean ± sample standard deviation over seeds."
     )
     if compared:
-        caption += f" {WITHIN}"
-    elif setup.config["dataset"] == "mnist5k":
-        caption += " mnist5k is a twelfth of MNIST: the paper's figures do not belong beside these."
-    if overlapping:
-        caption += " Each test holds those before it; the last one alone holds all classes."
-    if forgets:
-        caption += " Forgetting: how far each earlier task fell from its best, percentage points."
+        caption += f" {AGREES}"
+    elif comparison.config.dataset == "mnist5k":
+        caption += " Published figures are not shown: mnist5k is a twelfth of MNIST."
+    if "last test" in shown:
+        caption += " Each test contains the earlier ones; the last test contains all classes."
+    if "forgetting" in shown:
+        caption += " Forgetting: mean drop of earlier tasks from their best, percentage points."
     return Table(
-        f"results-{setup.name}",
-        setup.name,
+        f"results-{comparison.name}",
+        comparison.name,
         caption,
-        tuple(columns),
+        (*columns, *shown),
         tuple(rows),
-        *made_by(setup.settings),
+        commands(settings),
     )
 
 
-def figures_of(table: str, setting: Setting) -> list[Figure]:
-    """What a table of the paper has of a setting, if it may stand beside ours."""
-    if not setting.published:
-        return []
-    return paper_figures(table, setting.stream, setting.method, setting.buffer_size)
-
-
-def theirs(setting: Setting) -> Figure | None:
-    """The paper's figure for a setting's answering network, if it may stand beside ours."""
-    for table in ("1", "2", "3", "S2"):
-        for figure in figures_of(table, setting):
-            return figure
-    return None
-
-
-def answer(setting: Setting, kind: str = "class_il", key: str = "mean") -> Spread | None:
-    """A number of the network that answers, over the seeds."""
-    return setting.spread(setting.predictors[0], kind, key) if setting.predictors else None
-
-
-def _comparison(setting: Setting, ours: Spread | None) -> list[Cell]:
-    figure = theirs(setting)
-    if figure is None or ours is None:
+def _published_cells(setting: Setting) -> list[Cell]:
+    found = setting.verdict()
+    if found is None:
         return [Cell("–"), Cell("–"), Cell("–")]
-    difference = ours.mean - figure.mean
-    mood = _mood(ours, figure)
+    difference = f"{found.difference:+.2f}".replace("-", "−")
     return [
-        Cell(_printed(figure), figure.mean),
-        Cell(f"{difference:+.2f}".replace("-", "−"), difference),
-        Cell({"within": "yes", "outside": "no"}.get(mood, "–"), mood=mood),
+        spread_cell(published_spread(setting.figures()[0])),
+        Cell(difference, found.difference),
+        Cell(found.status, status=found.status),
     ]
 
 
-def beside(ours: Spread | None, figure: Figure | None, link: str = "") -> Cell:
-    """Ours, with the paper's figure below."""
-    if ours is None:
+def result_cell(setting: Setting, predictor: str | None = None, table: str | None = None) -> Cell:
+    """Our result, with the published figure of a table if it applies.
+
+    Args:
+        setting: The setting.
+        predictor: The network's name; the answering one if None.
+        table: Number of the paper's table; all tables if None.
+    """
+    if predictor is not None and predictor not in setting.predictors:
         return Cell("–")
-    if figure is None:
-        return Cell(str(ours), ours.mean, link=link)
-    return Cell(str(ours), ours.mean, _printed(figure), _mood(ours, figure), link)
+    ours, figures = setting.spread(predictor), setting.figures(predictor, table)
+    found: Verdict | None = setting.verdict(predictor, table)
+    if ours is None or found is None:
+        return spread_cell(ours, link=setting.key)
+    theirs = str(published_spread(figures[0]))
+    return Cell(str(ours), ours.mean, theirs, found.status, setting.key)
 
 
-def _mood(ours: Spread, figure: Figure) -> str:
-    if figure.std is None:
-        return ""
-    # To the two decimals that the paper prints, or a difference of its own rounding would count.
-    return "within" if round(abs(ours.mean - figure.mean), 2) <= figure.std else "outside"
+def spread_cell(spread: Spread | None, digits: int = 2, link: str = "") -> Cell:
+    """A mean with its standard deviation; a dash if there is none."""
+    return Cell(spread_text(spread, digits), None if spread is None else spread.mean, link=link)
 
 
-def _printed(figure: Figure) -> str:
-    return str(Spread(figure.mean, figure.std))
-
-
-def _cell(spread: Spread | None) -> Cell:
-    return Cell("–") if spread is None else Cell(str(spread), spread.mean)
-
-
-def _short_label(setting: Setting) -> str:
-    """The label without the buffer, which has a column of its own."""
-    _, bracket, differs = setting.label.partition(" (")
-    return setting.title + bracket + differs
-
-
-def made_by(settings: Iterable[Setting]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The commands behind these settings, and the labels of those that have none."""
-    found = {setting.key: (setting.label, command(setting)) for setting in settings}
-    return (
-        tuple(dict.fromkeys(text for _, text in found.values() if text is not None)),
-        tuple(label for label, text in found.values() if text is None),
-    )
+def commands(settings: Iterable[Setting]) -> tuple[str, ...]:
+    """The commands that reproduce these settings, each once."""
+    return tuple(dict.fromkeys(setting.command for setting in settings))
 
 
 def duration(seconds: float | None) -> str:
-    """A time as a reader says it.
+    """A duration; a dash if it is unknown.
 
     >>> duration(8.59), duration(75.0), duration(7300.0)
     ('8.6 s', '1 min 15 s', '2 h 01 min')
@@ -218,27 +202,29 @@ def duration(seconds: float | None) -> str:
     return f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def _spoken(numbers: Sequence[int]) -> str:
-    """Seeds as a reader says them.
+def _short_label(setting: Setting) -> str:
+    """The label without the buffer size, which has its own column."""
+    _, bracket, differs = setting.label.partition(" (")
+    return setting.config.method_title + bracket + differs
 
-    >>> _spoken([0, 1, 2]), _spoken([0, 4]), _spoken([7])
+
+def _seeds(seeds: Sequence[int]) -> str:
+    """Seeds as text.
+
+    >>> _seeds([0, 1, 2]), _seeds([0, 4]), _seeds([7])
     ('0 to 2', '0, 4', '7')
     """
-    first, last = numbers[0], numbers[-1]
-    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+    first, last = seeds[0], seeds[-1]
+    if len(seeds) > 2 and list(seeds) == list(range(first, last + 1)):
         return f"{first} to {last}"
-    return ", ".join(map(str, numbers))
+    return ", ".join(map(str, seeds))
 
 
-def _machine(timing: Mapping[str, Any]) -> str:
-    torch, processor = timing.get("torch"), timing.get("processor")
-    parts = [str(processor)] if processor else []
-    parts += [f"torch {torch}"] if torch else []
-    return ", ".join(parts) or "–"
+def _machine(timing: Timing) -> str:
+    parts = [timing.processor, timing.torch and f"torch {timing.torch}"]
+    return ", ".join(part for part in parts if part) or "–"
 
 
-def _when(setting: Setting) -> str:
-    moments = sorted(
-        str(run.timing["finished"]) for run in setting.runs if "finished" in run.timing
-    )
-    return moments[-1][:16].replace("T", " ") if moments else "–"
+def _finished(setting: Setting) -> str:
+    times = sorted(run.timing.finished for run in setting.runs if run.timing.finished)
+    return times[-1][:16].replace("T", " ") if times else "–"

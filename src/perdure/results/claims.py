@@ -1,79 +1,104 @@
-"""The paper's claims as checks: from finished runs and their analyses to whether each holds.
-
-A pure function over what `config.json`, `result.json` and `analysis.json` hold. A claim that the
-runs cannot speak to is neither held nor refuted: it says what would be needed.
-"""
+"""The claims of the CLS-ER paper, checked against finished runs and their analyses."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
-from perdure.evaluation import mean_std
+from perdure.results.records import PredictorAnalysis, RunRecord
+from perdure.results.table import Collection, Comparison, Setting, Spread
 
-Run = Mapping[str, Any]
-"""One run: {"config": …, "result": …, "analysis": … or None}, as its folder holds them."""
-Numbers = dict[str, "Spread"]
+Status = Literal["supported", "contradicted", "inconclusive"]
+Numbers = dict[str, Spread]
+Measure = Callable[[RunRecord], float | None]
 RIVALS = ("er", "derpp")
-"""What the paper compares CLS-ER's solutions with in Section 6."""
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A figure over the seeds of a setting."""
-
-    mean: float
-    std: float | None
-    """Sample standard deviation; None for a single seed."""
-    seeds: int
+"""The methods that Section 6 of the paper compares CLS-ER with."""
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What one setting (stream, data, buffer) says about a claim."""
+    """What the runs of one stream, data and buffer size show about a claim.
+
+    Attributes:
+        setting: Names the stream, the data and the buffer size.
+        status: Inconclusive if the difference is at most two standard errors, or if there are
+            too few seeds to tell.
+        numbers: The compared numbers, by method, network or kind of update.
+        details: Further numbers, by what they measure.
+    """
 
     setting: str
-    holds: bool
+    status: Status
     numbers: Numbers
-    """The figures that decide, by method or predictor."""
-    clear: bool | None = None
-    """Whether the difference is more than two standard errors; None where that cannot be said."""
-    also: dict[str, Numbers] = field(default_factory=dict)
-    """Further figures, by what they measure."""
+    details: dict[str, Numbers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper's, and what the runs say about it."""
+    """A claim of the paper and the evidence for or against it.
+
+    Attributes:
+        name: Identifies the claim.
+        text: The claim.
+        measure: The compared quantity, with its unit.
+        needs: The runs that the claim requires.
+        extent: Whether the claim is about most settings or about every setting.
+        evidence: One entry per setting with the necessary runs.
+    """
 
     name: str
     text: str
     measure: str
-    """What the deciding figures are, with their unit."""
     needs: str
-    """Which runs can speak to it."""
     extent: Literal["most", "every"]
-    """In how many settings it has to hold."""
     evidence: tuple[Evidence, ...]
 
     @property
-    def holds(self) -> bool | None:
-        """Whether the runs bear it out; None if they cannot say."""
-        if not self.evidence:
-            return None
-        share = sum(e.holds for e in self.evidence) / len(self.evidence)
-        return share > 0.5 if self.extent == "most" else share == 1
+    def status(self) -> Status:
+        """What the evidence shows together.
 
-    def plain(self) -> dict[str, Any]:
-        """All of it as plain values, for JSON."""
-        return {**asdict(self), "holds": self.holds}
+        A claim about most settings is decided by more than half of them. A claim about every
+        setting is contradicted by a single one, and supported if there is support and no
+        contradiction.
+        """
+        statuses = [e.status for e in self.evidence]
+        supported, contradicted = statuses.count("supported"), statuses.count("contradicted")
+        if self.extent == "most":
+            supported, contradicted = (2 * n > len(statuses) for n in (supported, contradicted))
+        if contradicted:
+            return "contradicted"
+        return "supported" if supported else "inconclusive"
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+
+        def plain(numbers: Numbers) -> dict[str, Any]:
+            return {name: spread._asdict() for name, spread in numbers.items()}
+
+        evidence = [
+            {
+                "setting": e.setting,
+                "status": e.status,
+                "numbers": plain(e.numbers),
+                "details": {name: plain(numbers) for name, numbers in e.details.items()},
+            }
+            for e in self.evidence
+        ]
+        return {**vars(self), "status": self.status, "evidence": evidence}
 
 
-def check_claims(runs: Iterable[Run]) -> list[Claim]:
-    """All of the paper's claims, in its order, each with what these runs say about it."""
-    settings = _settings(runs)
+def check_claims(collection: Collection) -> list[Claim]:
+    """Check every claim, in the paper's order."""
+
+    def each(check: Callable[[_Case], Iterable[Evidence | None]]) -> tuple[Evidence, ...]:
+        return tuple(e for case in cases for e in check(case) if e is not None)
+
+    cases = list(_cases(collection))
+    analysed = "analysed runs of clser and of er or derpp"
     return [
         Claim(
             "stable_best",
@@ -81,312 +106,254 @@ def check_claims(runs: Iterable[Run]) -> list[Claim]:
             "Class-IL accuracy, percent",
             "runs of clser",
             "most",
-            _collect(settings, _stable_best),
+            each(_stable_best),
         ),
         Claim(
             "lower_variance",
-            "Two semantic memories give a lower variance over seeds than one (Mean-ER).",
+            "Two semantic memories have a lower variance over seeds than one (Mean-ER).",
             "standard deviation of the Class-IL accuracy over seeds, percentage points",
-            "runs of clser and mean-er, two seeds of each at least",
+            "runs of clser and mean-er with at least two seeds each",
             "every",
-            _collect(settings, _lower_variance),
+            each(_lower_variance),
         ),
         Claim(
             "flatter_minima",
             "CLS-ER converges to flatter minima than ER and DER++.",
-            "accuracy on training samples that is left under noise on the weights, as a share of "
-            "that without noise, mean over the strengths",
-            "analysed runs of clser, and of er or derpp",
+            "share of the accuracy on training samples that is retained under noise on the "
+            "weights, mean over the noise levels",
+            analysed,
             "every",
-            _collect(settings, _flatter),
+            each(_flatter_minima),
         ),
         Claim(
             "less_task_bias",
             "CLS-ER is less biased towards the last task than ER and DER++.",
-            "distance of the last task's share of the probability from an equal share; where "
-            "there are no tasks, total variation distance of the classes' shares from equal ones",
-            "analysed runs of clser, and of er or derpp",
+            "distance of the last task's share of the probability from an equal share; on streams "
+            "without tasks, total variation distance of the classes' shares from equal shares",
+            analysed,
             "every",
-            _collect(settings, _less_bias),
+            each(_less_task_bias),
         ),
         Claim(
             "better_calibrated",
             "CLS-ER is better calibrated than ER and DER++.",
-            "expected calibration error, share",
-            "analysed runs of clser, and of er or derpp",
+            "expected calibration error, from 0 to 1",
+            analysed,
             "every",
-            _collect(settings, _better_calibrated),
+            each(lambda case: [case.against_rivals(calibration_error, better=min)]),
         ),
         Claim(
-            "chance_helps",
-            "Updating the memories at random steps is better than at regular ones.",
+            "random_updates",
+            "Updating the semantic memories at random steps is better than at regular steps.",
             "Class-IL accuracy, percent",
-            "runs of clser or mean-er that differ in --update alone",
+            "runs of clser or mean-er that differ only in --update",
             "every",
-            tuple(e for setting in settings for e in _chance_helps(setting)),
+            each(_random_updates),
         ),
     ]
 
 
-# -- runs by setting ------------------------------------------------------------------------
+# -- measures -------------------------------------------------------------------------------
+
+
+def over_seeds(runs: Sequence[RunRecord], measure: Measure) -> Spread | None:
+    """A measure over seeds; None unless every run has it."""
+    values = [value for run in runs if (value := measure(run)) is not None]
+    return Spread.over(values) if values and len(values) == len(runs) else None
+
+
+def calibration_error(run: RunRecord) -> float | None:
+    """Expected calibration error of the answering network."""
+    found = _analysis(run)
+    return None if found is None else found.calibration.ece
+
+
+def accuracy_retained(run: RunRecord) -> float | None:
+    """Share of the accuracy on training samples that is retained under noise on the weights.
+
+    The mean over the noise levels above zero, relative to the accuracy without noise, so that a
+    more accurate network is not considered flatter for that reason.
+    """
+    found = _analysis(run)
+    if found is None or found.flatness is None or 0 not in found.flatness.sigmas:
+        return None
+    accuracy = dict(zip(found.flatness.sigmas, found.flatness.accuracy, strict=True))
+    noiseless = accuracy.pop(0)
+    values = [value for value in accuracy.values() if value is not None]
+    if not noiseless or not values or len(values) < len(accuracy):
+        return None
+    return math.fsum(values) / len(values) / noiseless
+
+
+def last_task_excess(run: RunRecord) -> float | None:
+    """Distance of the last task's share of the probability from an equal share."""
+    found = _analysis(run)
+    if found is None or found.task_probabilities.kind != "task":
+        return None
+    mass = found.task_probabilities.mass
+    return abs(mass[-1] - 1 / len(mass)) if mass else None
+
+
+def distance_from_uniform(run: RunRecord) -> float | None:
+    """Total variation distance between the tasks' (or classes') shares and equal shares."""
+    found = _analysis(run)
+    if found is None:
+        return None
+    mass = found.task_probabilities.mass
+    return math.fsum(abs(m - 1 / len(mass)) for m in mass) / 2
+
+
+def _analysis(run: RunRecord) -> PredictorAnalysis | None:
+    """The analysis of the answering network."""
+    if run.analysis is None:
+        return None
+    return run.analysis.predictors.get(next(iter(run.result.predictors)))
+
+
+def _agreement(run: RunRecord) -> float | None:
+    """Share of the test samples on which the stable and the plastic memory agree."""
+    if run.analysis is None or not {"stable", "plastic"} <= {*run.analysis.agreement.predictors}:
+        return None
+    names = run.analysis.agreement.predictors
+    return run.analysis.agreement.matrix[names.index("stable")][names.index("plastic")]
+
+
+def _analysed(setting: Setting) -> list[RunRecord]:
+    return [run for run in setting.runs if run.analysis is not None]
+
+
+# -- evidence -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class _Setting:
-    """The runs that may be compared: one stream on the same data, one buffer."""
+class _Case:
+    """The settings of one comparison with one buffer size."""
 
-    name: str
-    variants: Mapping[str, Sequence[Sequence[Run]]]
-    """Method → its variants (hyperparameters, update), each the runs of one hash."""
+    comparison: Comparison
+    buffer_size: int | None
 
-    def chosen(self, method: str) -> Sequence[Run]:
-        """The variant that stands for a method: published before others, then by its seeds."""
-        plain = [runs for runs in self.variants.get(method, []) if "update" not in _config(runs)]
-        order = sorted(plain, key=lambda runs: (not _config(runs).get("published"), -len(runs)))
-        return order[0] if order else []
+    @property
+    def name(self) -> str:
+        size = "" if self.buffer_size is None else f", buffer {self.buffer_size}"
+        return f"{self.comparison.name}{size}"
 
+    @cached_property
+    def settings(self) -> dict[str, Setting]:
+        """One setting per method; regular updates do not represent a method."""
+        chosen = self.comparison.by_method(self.buffer_size).items()
+        return {name: s for name, s in chosen if s.config.update == "random"}
 
-_SHARED = ("stream", "data", "network", "stream_seed", "validation", "max_steps", "buffer_size")
+    def measured(self, measure: Measure) -> Numbers:
+        """A measure of the analyses of CLS-ER and its rivals."""
+        return _known(
+            {
+                method: over_seeds(_analysed(self.settings[method]), measure)
+                for method in ("clser", *RIVALS)
+                if method in self.settings
+            }
+        )
 
-
-def _settings(runs: Iterable[Run]) -> list[_Setting]:
-    grouped: dict[tuple[Any, ...], dict[str, dict[str, list[Run]]]] = {}
-    for run in runs:
-        config = run["config"]
-        methods = grouped.setdefault(tuple(config.get(key) for key in _SHARED), {})
-        methods.setdefault(config["method"], {}).setdefault(config["hash"], []).append(run)
-    return [
-        _Setting(_title(key), {method: list(v.values()) for method, v in methods.items()})
-        for key, methods in grouped.items()
-    ]
-
-
-def _title(key: tuple[Any, ...]) -> str:
-    """The setting in words: what every setting has, then what departs from the usual."""
-    known = dict(zip(_SHARED, key, strict=True))
-    usual = {"stream", "data", "network", "buffer_size"}
-    parts = [f"{known['stream']} ({known['data']})", f"buffer {known['buffer_size']}"]
-    parts += [f"{k.replace('_', ' ')} {v}" for k, v in known.items() if k not in usual and v]
-    return ", ".join(parts)
-
-
-def _config(runs: Sequence[Run]) -> Mapping[str, Any]:
-    config: Mapping[str, Any] = runs[0]["config"]
-    return config
+    def against_rivals(
+        self,
+        measure: Measure,
+        *,
+        better: Callable[[Iterable[float]], float],
+        details: dict[str, Numbers] | None = None,
+    ) -> Evidence | None:
+        numbers = self.measured(measure)
+        if "clser" not in numbers or len(numbers) < 2:
+            return None
+        return _compared(self.name, numbers, "clser", better=better, details=details)
 
 
-def _collect(
-    settings: Sequence[_Setting], look: Callable[[_Setting], Evidence | None]
-) -> tuple[Evidence, ...]:
-    found = (look(setting) for setting in settings)
-    return tuple(evidence for evidence in found if evidence is not None)
+def _cases(collection: Collection) -> Iterator[_Case]:
+    for comparison in collection.comparisons:
+        for size in comparison.buffer_sizes():
+            yield _Case(comparison, size)
 
 
-# -- figures --------------------------------------------------------------------------------
-
-Figure = Callable[[Run], float | None]
-
-
-def over_seeds(runs: Sequence[Run], figure: Figure) -> Spread | None:
-    """The figure over seeds; None unless every run has it."""
-    values = [figure(run) for run in runs]
-    known = [value for value in values if value is not None]
-    if not known or len(known) < len(values):
-        return None
-    return Spread(*mean_std(known), len(known))
+def _stable_best(case: _Case) -> Iterator[Evidence]:
+    setting = case.settings.get("clser")
+    names = ("stable", "plastic", "working")
+    if setting is not None and set(names) <= set(setting.predictors):
+        numbers = _known({name: setting.spread(name) for name in names})
+        if len(numbers) == 3:
+            yield _compared(case.name, numbers, "stable", better=max)
 
 
-def _accuracy(predictor: str | None = None) -> Figure:
-    """Class-IL accuracy of a predictor; of the one that answers, unless another is named."""
-
-    def figure(run: Run) -> float | None:
-        predictors = run["result"]["predictors"]
-        found = predictors[predictor or next(iter(predictors))]["class_il"]
-        mean: float | None = None if found is None else found["mean"]
-        return mean
-
-    return figure
-
-
-def _answering(run: Run) -> Mapping[str, Any] | None:
-    """The analysis of the predictor that answers."""
-    analysis = run.get("analysis")
-    if not analysis:
-        return None
-    name = next(iter(run["result"]["predictors"]))
-    found: Mapping[str, Any] | None = analysis["predictors"].get(name)
-    return found
+def _lower_variance(case: _Case) -> Iterator[Evidence]:
+    chosen = {name: case.settings[name] for name in ("clser", "mean-er") if name in case.settings}
+    accuracy = _known({name: setting.spread() for name, setting in chosen.items()})
+    numbers = {n: Spread(s.std, None, s.seeds) for n, s in accuracy.items() if s.std is not None}
+    if len(numbers) == 2:
+        # The standard error of a standard deviation from n seeds is about std / √(2n − 2).
+        error = math.hypot(*(s.mean / math.sqrt(2 * s.seeds - 2) for s in numbers.values()))
+        status = _status(numbers["mean-er"].mean - numbers["clser"].mean, error)
+        yield Evidence(case.name, status, numbers, {"accuracy": accuracy})
 
 
-def calibration_error(run: Run) -> float | None:
-    """Expected calibration error of the predictor that answers."""
-    found = _answering(run)
-    return None if found is None else float(found["calibration"]["ece"])
-
-
-def accuracy_retained(run: Run) -> float | None:
-    """How much of the accuracy on training samples noise on the weights leaves.
-
-    The mean over the strengths above zero of accuracy under noise divided by accuracy without,
-    so that a network is not called flat for being right more often.
-    """
-    found = _answering(run)
-    curve = found and found.get("flatness")
-    if not curve or 0 not in curve["sigmas"]:
-        return None
-    accuracy = dict(zip(curve["sigmas"], curve["accuracy"], strict=True))
-    still = accuracy.pop(0)
-    if not still or not accuracy or None in accuracy.values():
-        return None
-    return math.fsum(accuracy.values()) / len(accuracy) / float(still)
-
-
-def last_task_excess(run: Run) -> float | None:
-    """How far the last task's share of the probability lies from an equal share."""
-    mass = _mass(run, "task")
-    return None if mass is None else abs(mass[-1] - 1 / len(mass))
-
-
-def distance_from_uniform(run: Run) -> float | None:
-    """Total variation distance between the tasks' (or classes') shares and equal shares."""
-    mass = _mass(run)
-    return None if mass is None else math.fsum(abs(m - 1 / len(mass)) for m in mass) / 2
-
-
-def _mass(run: Run, kind: str | None = None) -> Sequence[float] | None:
-    found = _answering(run)
-    if found is None or (kind and found["task_probabilities"]["kind"] != kind):
-        return None
-    mass: Sequence[float] = found["task_probabilities"]["mass"]
-    return mass
-
-
-def _agreement(run: Run) -> float | None:
-    """On what share of the test samples the stable and the plastic memory answer alike."""
-    found = (run.get("analysis") or {}).get("agreement")
-    if not found or not {"stable", "plastic"} <= {*found["predictors"]}:
-        return None
-    i, j = (found["predictors"].index(name) for name in ("stable", "plastic"))
-    return float(found["matrix"][i][j])
-
-
-# -- the claims -----------------------------------------------------------------------------
-
-
-def _stable_best(setting: _Setting) -> Evidence | None:
-    runs = setting.chosen("clser")
-    numbers = _known({n: over_seeds(runs, _accuracy(n)) for n in ("stable", "plastic", "working")})
-    return _compared(setting, numbers, "stable", better=max) if len(numbers) == 3 else None
-
-
-def _lower_variance(setting: _Setting) -> Evidence | None:
-    methods = ("clser", "mean-er")
-    accuracy = _known({m: over_seeds(setting.chosen(m), _accuracy()) for m in methods})
-    numbers = {m: Spread(s.std, None, s.seeds) for m, s in accuracy.items() if s.std is not None}
-    if len(numbers) < 2:
-        return None
-    found = _compared(setting, numbers, "clser", better=min, also={"accuracy": accuracy})
-    # A standard deviation from n seeds has itself an error of about 1 in √(2n − 2).
-    error = math.hypot(*(s.mean / math.sqrt(2 * s.seeds - 2) for s in numbers.values()))
-    apart = abs(numbers["clser"].mean - numbers["mean-er"].mean)
-    return replace(found, clear=apart > 2 * error)
-
-
-def _flatter(setting: _Setting) -> Evidence | None:
+def _flatter_minima(case: _Case) -> Iterator[Evidence | None]:
     sigmas = {
-        tuple(found["flatness"]["sigmas"])
+        tuple(found.flatness.sigmas)
         for method in ("clser", *RIVALS)
-        for run in setting.chosen(method)
-        if (found := _answering(run)) and found.get("flatness")
+        if method in case.settings
+        for run in case.settings[method].runs
+        if (found := _analysis(run)) is not None and found.flatness is not None
     }
-    # Curves over different strengths cannot be compared.
-    return _against_rivals(setting, accuracy_retained, better=max) if len(sigmas) == 1 else None
+    if len(sigmas) == 1:  # curves over different noise levels cannot be compared
+        yield case.against_rivals(accuracy_retained, better=max)
 
 
-def _less_bias(setting: _Setting) -> Evidence | None:
-    also = {"distance from uniform": _by_method(setting, distance_from_uniform)}
-    return _against_rivals(setting, last_task_excess, better=min, also=also) or _against_rivals(
-        setting, distance_from_uniform, better=min
+def _less_task_bias(case: _Case) -> Iterator[Evidence | None]:
+    details = {"distance from uniform": case.measured(distance_from_uniform)}
+    yield case.against_rivals(last_task_excess, better=min, details=details) or case.against_rivals(
+        distance_from_uniform, better=min
     )
 
 
-def _better_calibrated(setting: _Setting) -> Evidence | None:
-    return _against_rivals(setting, calibration_error, better=min)
-
-
-def _chance_helps(setting: _Setting) -> Iterable[Evidence]:
-    for method, variants in setting.variants.items():
-        alike: dict[str, dict[str, Sequence[Run]]] = {}
-        for runs in variants:
-            config = _config(runs)
-            if _updates_always(config):  # then chance has no part in it
-                continue
-            key = repr(sorted((k, v) for k, v in config.items() if k in _DECIDING))
-            alike.setdefault(key, {})[config.get("update", "coin")] = runs
-        for pair in alike.values():
-            numbers = _known({u: over_seeds(runs, _accuracy()) for u, runs in pair.items()})
-            if len(numbers) == 2:
-                agreement = _known(
-                    {u: over_seeds(_analysed(runs), _agreement) for u, runs in pair.items()}
-                )
-                also = {"agreement of stable and plastic": agreement} if agreement else {}
-                named = _Setting(f"{method} on {setting.name}", setting.variants)
-                yield _compared(named, numbers, "coin", better=max, also=also)
-
-
-def _updates_always(config: Mapping[str, Any]) -> bool:
-    rates = [v for k, v in config["values"].items() if k == "rate" or k.endswith("_rate")]
-    return bool(rates) and min(rates) >= 1
-
-
-_DECIDING = ("values", "device", "precision", "engine", "deterministic", "data_checksum")
-
-
-def _by_method(setting: _Setting, figure: Figure) -> Numbers:
-    """A figure of the analyses, over the runs that were analysed."""
-    methods = ("clser", *RIVALS)
-    return _known({m: over_seeds(_analysed(setting.chosen(m)), figure) for m in methods})
-
-
-def _analysed(runs: Sequence[Run]) -> list[Run]:
-    return [run for run in runs if run.get("analysis")]
-
-
-def _against_rivals(
-    setting: _Setting,
-    figure: Figure,
-    *,
-    better: Callable[[Iterable[float]], float],
-    also: dict[str, Numbers] | None = None,
-) -> Evidence | None:
-    numbers = _by_method(setting, figure)
-    if "clser" not in numbers or len(numbers) < 2:
-        return None
-    return _compared(setting, numbers, "clser", better=better, also=also)
+def _random_updates(case: _Case) -> Iterator[Evidence]:
+    pairs: dict[str, dict[str, Setting]] = {}
+    for setting in case.comparison.settings:
+        config = setting.config
+        rates = [v for k, v in config.hyperparameters.items() if k.endswith("rate")]
+        # With rates of 1 every step is an update, whatever --update says.
+        if config.buffer_size == case.buffer_size and not (rates and min(rates) >= 1):
+            identity = json.dumps({**config.identity(), "update": None}, sort_keys=True)
+            pairs.setdefault(identity, {})[config.update] = setting
+    for pair in pairs.values():
+        numbers = _known({update: setting.spread() for update, setting in pair.items()})
+        if len(numbers) == 2:
+            agreement = _known(
+                {update: over_seeds(_analysed(s), _agreement) for update, s in pair.items()}
+            )
+            details = {"agreement of stable and plastic": agreement} if agreement else {}
+            name = f"{next(iter(pair.values())).config.method_title} on {case.name}"
+            yield _compared(name, numbers, "random", better=max, details=details)
 
 
 def _compared(
-    setting: _Setting,
+    name: str,
     numbers: Numbers,
     favourite: str,
     *,
     better: Callable[[Iterable[float]], float],
-    also: dict[str, Numbers] | None = None,
+    details: dict[str, Numbers] | None = None,
 ) -> Evidence:
-    """Whether the favourite beats all others (a tie does not), and how clearly the best of them."""
-    mine = numbers[favourite]
-    others = [spread for name, spread in numbers.items() if name != favourite]
-    best = better(spread.mean for spread in others)
-    holds = mine.mean != best and better([mine.mean, best]) == mine.mean
-    rival = next(spread for spread in others if spread.mean == best)
-    return Evidence(setting.name, holds, numbers, _clear(mine, rival), also or {})
+    """The favourite compared with the best of the others."""
+    ours = numbers[favourite]
+    others = [spread for other, spread in numbers.items() if other != favourite]
+    best = next(s for s in others if s.mean == better(spread.mean for spread in others))
+    difference = ours.mean - best.mean if better is max else best.mean - ours.mean
+    known = ours.error is not None and best.error is not None
+    error = math.hypot(ours.error or 0.0, best.error or 0.0) if known else None
+    return Evidence(name, _status(difference, error), numbers, details or {})
 
 
-def _clear(a: Spread, b: Spread) -> bool | None:
-    if a.std is None or b.std is None:
-        return None
-    error = math.sqrt(a.std**2 / a.seeds + b.std**2 / b.seeds)
-    return abs(a.mean - b.mean) > 2 * error
+def _status(difference: float, error: float | None) -> Status:
+    """What an improvement with this standard error (None if unknown) shows."""
+    if error is None or abs(difference) <= 2 * error:
+        return "inconclusive"
+    return "supported" if difference > 0 else "contradicted"
 
 
 def _known(numbers: Mapping[str, Spread | None]) -> Numbers:

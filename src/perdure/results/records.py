@@ -218,6 +218,13 @@ class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
 
 
 Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent
+_KINDS = ("metrics", "memory", "ages", "evaluation")
+
+
+class _Kind(Struct):
+    """The kind of any event; learners may write further kinds."""
+
+    event: str
 
 
 def check_shape(matrix: Sequence[Sequence[Any]], shape: tuple[int, int], what: str) -> None:
@@ -370,13 +377,16 @@ def _optional(folder: RunFolder, name: str, kind: type[T], remarks: list[str]) -
 
 
 def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
-    """The events; none if a single line is damaged."""
+    """The events of known kinds; none if a single line is damaged."""
     path = folder.path / "events.jsonl"
     if not path.is_file():
         return ()
     try:
+        folder.check(path.name)
         lines = path.read_bytes().splitlines()
-        return tuple(msgspec.json.decode(line, type=Event) for line in lines)
+        known = (line for line in lines if msgspec.json.decode(line, type=_Kind).event in _KINDS)
+        return tuple(msgspec.json.decode(line, type=Event) for line in known)
     except (OSError, ValueError, RecursionError) as error:
-        remarks.append(f"events.jsonl cannot be read: {error} (ignored)")
+        reason = str(error).replace(f"{folder.path}{os.sep}", "")
+        remarks.append(f"events.jsonl cannot be read: {reason} (ignored)")
         return ()

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perdure import catalog
-from perdure.config import RunConfig
+from perdure.config import DEVICE_DEFAULTS, RunConfig
 from perdure.evaluation import mean_std
 from perdure.presets import Figure
 from perdure.results.records import RunRecord, Scores, SkippedFolder, read_runs
@@ -27,6 +27,8 @@ ORDER = ("joint", "clser", "mean-er", "derpp", "der", "er")
 TOLERANCE = 1.5
 """Percentage points by which a mean may miss a published one and still agree with it."""
 PAPER_RUNS = 10
+"""Runs behind each of the paper's figures; Table S3 has fewer."""
+TABLE_S3_RUNS = 3
 Kind = Literal["class_il", "task_il"]
 
 
@@ -69,7 +71,8 @@ def spread_text(spread: Spread | None, digits: int = 2) -> str:
 
 def published_spread(figure: Figure) -> Spread:
     """A published figure in the same form as ours."""
-    return Spread(figure.mean, figure.std, PAPER_RUNS if figure.std is not None else 1)
+    runs = int(figure.settings.get("runs", TABLE_S3_RUNS if figure.table == "S3" else PAPER_RUNS))
+    return Spread(figure.mean, figure.std, 1 if figure.std is None else runs)
 
 
 class Verdict(NamedTuple):
@@ -91,6 +94,25 @@ def verdict(ours: Spread, figure: Figure) -> Verdict:
     if abs(difference) <= allowed:
         return Verdict(difference, "agrees")
     return Verdict(difference, "above" if difference > 0 else "below")
+
+
+def figures_for(
+    config: RunConfig, predictor: str, answering: bool, table: str | None = None
+) -> list[Figure]:
+    """The published figures for a predictor of these settings, each mean once.
+
+    Args:
+        config: The settings.
+        predictor: The predictor's name.
+        answering: Whether the learner answers with this predictor.
+        table: Number of the paper's table; all tables if None.
+    """
+    found = [
+        figure
+        for figure in config.published_figures(table)
+        if figure.predictor == predictor or (figure.predictor is None and answering)
+    ]
+    return list({figure.mean: figure for figure in reversed(found)}.values())[::-1]
 
 
 @dataclass(frozen=True)
@@ -172,13 +194,12 @@ class Setting:
         if not (self.complete and self.predictors):
             return []
         name = predictor or self.predictors[0]
-        answering = name == self.predictors[0]
-        found = [
-            figure
-            for figure in self.config.published_figures(table)
-            if figure.predictor == name or (figure.predictor is None and answering)
-        ]
-        return list({figure.mean: figure for figure in reversed(found)}.values())[::-1]
+        return figures_for(self.config, name, name == self.predictors[0], table)
+
+    def verdict(self, predictor: str | None = None, table: str | None = None) -> Verdict | None:
+        """The comparison with the first published figure, if there is one."""
+        ours, figures = self.spread(predictor), self.figures(predictor, table)
+        return verdict(ours, figures[0]) if ours and figures else None
 
     @property
     def command(self) -> str:
@@ -246,6 +267,13 @@ class Comparison:
     def stream(self) -> str:
         """The stream's name."""
         return self.config.stream
+
+    @property
+    def description(self) -> str:
+        """The stream in a few words."""
+        entry = catalog.STREAMS.get(self.stream)
+        title = entry.title if entry else "user-defined stream"
+        return title[:1].upper() + title[1:]
 
     def buffer_sizes(self) -> list[int | None]:
         """The buffer sizes of its settings; [None] if no setting has a memory."""
@@ -344,7 +372,7 @@ def slug(name: str) -> str:
     >>> slug("s-mnist (mnist5k, first 100 steps)")
     's-mnist-mnist5k-first-100-steps'
     """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"
 
 
 def _unique_name(name: str, others: Sequence[Comparison]) -> str:
@@ -380,17 +408,24 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
             if (other.config.method, other.config.buffer_size)
             == (config.method, config.buffer_size)
         ]
-        usual = set(config.hyperparameters) - set(config.departures())
+        usual = _usual(config)
         differs = [
-            f"{name.replace('_', ' ')} {value:g}"
-            if isinstance(value, float)
-            else f"{name.replace('_', ' ')} {value}"
+            f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
             for name, value in _variant(config).items()
             if name not in usual and any(other.get(name) != value for other in variants)
         ]
         size = [] if config.buffer_size is None else [str(config.buffer_size)]
         label = " ".join([config.method_title, *size])
         yield replace(setting, label=f"{label} ({', '.join(differs)})" if differs else label)
+
+
+def _usual(config: RunConfig) -> set[str]:
+    """What the command would choose by itself, given the method and the device."""
+    fields = RunConfig.__dataclass_fields__
+    defaults = {name: field.default for name, field in fields.items() if name in _variant(config)}
+    defaults |= DEVICE_DEFAULTS.get(config.device, {})
+    usual = {name for name, value in defaults.items() if getattr(config, name) == value}
+    return usual | (set(config.hyperparameters) - set(config.departures()))
 
 
 def _variant(config: RunConfig) -> dict[str, Any]:

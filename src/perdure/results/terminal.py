@@ -103,7 +103,7 @@ def analyses_table(settings: Sequence[Setting]) -> Table:
         "calibration error": calibration_error,
         "last task's excess": last_task_excess,
         "distance from uniform": distance_from_uniform,
-        "left under noise": accuracy_retained,
+        "retained under noise": accuracy_retained,
     }
     title = "Analyses of the answering network, over seeds; shares from 0 to 1"
     table = Table("stream", "method", "seeds", title=title, min_width=len(title))

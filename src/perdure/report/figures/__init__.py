@@ -1,11 +1,12 @@
-"""From runs to what the figures show: averages over seeds, CLS-ER beside the others."""
+"""Compute what figures show: averages over seeds, methods side by side."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from perdure.report.figures.accuracies import class_accuracy, overview, task_accuracy
+from perdure.report.charts import Figure
+from perdure.report.figures.accuracy import class_accuracy, overview, task_accuracy
 from perdure.report.figures.analyses import (
     agreement,
     calibration,
@@ -13,13 +14,12 @@ from perdure.report.figures.analyses import (
     flatness,
     task_probabilities,
 )
-from perdure.report.figures.training import losses, memory, provided
-from perdure.report.panels import Figure, slug
-from perdure.report.runs import Setting, Setup
+from perdure.report.figures.training import losses, memory, replay_sources
+from perdure.results.table import Comparison, Setting, slug
 
 __all__ = ["figures", "overview"]
 
-_MAKERS: Sequence[Callable[[Sequence[Setting]], Figure | None]] = (
+_FIGURES: Sequence[Callable[[Sequence[Setting]], Figure | None]] = (
     task_accuracy,
     class_accuracy,
     task_probabilities,
@@ -28,15 +28,15 @@ _MAKERS: Sequence[Callable[[Sequence[Setting]], Figure | None]] = (
     confusion,
     agreement,
     losses,
-    provided,
+    replay_sources,
     memory,
 )
-"""In the order of a page: what was forgotten, what the networks are like, how they came to be."""
+"""In the order of the page."""
 
 
-def figures(setup: Setup, buffer_size: int | None) -> list[Figure]:
-    """All figures for one stream and one size of memory that the runs allow."""
-    settings = [setting for setting in setup.comparison(buffer_size) if setting.predictors]
-    name = slug(setup.name if buffer_size is None else f"{setup.name} {buffer_size}")
-    made = [make(settings) for make in _MAKERS] if settings else []
-    return [replace(f, name=f"{name}-{f.name}") for f in made if f is not None]
+def figures(comparison: Comparison, buffer_size: int | None) -> list[Figure]:
+    """The figures for one buffer size that the runs have the data for."""
+    settings = [s for s in comparison.by_method(buffer_size).values() if s.predictors]
+    name = slug(comparison.name if buffer_size is None else f"{comparison.name} {buffer_size}")
+    found = [make(settings) for make in _FIGURES] if settings else []
+    return [replace(f, name=f"{name}-{f.name}") for f in found if f is not None]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.evaluation import mean_std
-from perdure.report.panels import Values
+from perdure.report.charts import Values
 
 
 def mean_curve(curves: Sequence[Sequence[float | None]]) -> tuple[Values, Values | None]:
-    """Mean and standard deviation, point by point; None where a seed has no number.
+    """Mean and standard deviation of each point; None where any seed has no value.
 
     >>> mean_curve([[1.0, 2.0], [3.0, None]])
     ((2.0, None), (1.4142135623730951, None))
@@ -25,7 +25,7 @@ def mean_curve(curves: Sequence[Sequence[float | None]]) -> tuple[Values, Values
 
 
 def mean_matrix(matrices: Sequence[Sequence[Sequence[float | None]]]) -> list[Values] | None:
-    """The mean, cell by cell; None if there are none, or if they are not of one size.
+    """The mean of each cell; None if there are no matrices or if their shapes differ.
 
     >>> mean_matrix([[[1.0, None]], [[3.0, 5.0]]])
     [(2.0, None)]
@@ -37,7 +37,7 @@ def mean_matrix(matrices: Sequence[Sequence[Sequence[float | None]]]) -> list[Va
 
 
 def sums(rows: Sequence[Sequence[float]]) -> list[float]:
-    """Column by column.
+    """The sum of each column.
 
     >>> sums([[1, 2], [3, 4]])
     [4.0, 6.0]

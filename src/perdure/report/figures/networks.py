@@ -1,17 +1,17 @@
-"""Which networks a figure shows, what they are called in it, and their colours."""
+"""Which networks a figure shows, and their labels and styles."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from perdure import catalog
-from perdure.report.panels import Dash, Figure, Look, Panel
-from perdure.report.runs import Setting
+from perdure.report.charts import Chart, Dash, Figure, Style
+from perdure.results.records import PredictorAnalysis
+from perdure.results.table import Setting
 
-MOST_CELLS = 25
-"""Rows of a matrix whose numbers can still be read."""
+MAX_CELLS = 25
+"""Rows or columns of a matrix whose numbers are still legible."""
 _COLOURS = {
     "clser": "blue",
     "mean-er": "purple",
@@ -20,7 +20,7 @@ _COLOURS = {
     "sgd": "grey",
     "joint": "ink",
 }
-_SPARE = ("ochre", "teal", "purple", "green", "vermillion", "blue", "grey")
+_OTHER_COLOURS = ("ochre", "teal", "purple", "green", "vermillion", "blue", "grey")
 _DASHES: Mapping[str, Dash] = {"plastic": "dashed", "working": "dotted"}
 
 
@@ -33,56 +33,58 @@ class Network:
 
     @property
     def label(self) -> str:
-        """Its method, and which of its networks it is where there are several."""
-        single = len(self.setting.predictors) == 1
-        return self.setting.title if single else f"{self.setting.title}, {self.predictor}"
+        """The method's title, with the network's name if the method has several."""
+        title = self.setting.config.method_title
+        return title if len(self.setting.predictors) == 1 else f"{title}, {self.predictor}"
 
     @property
-    def look(self) -> Look:
-        """The method's colour; the network that answers is drawn solid."""
-        answers = self.predictor == self.setting.predictors[0]
-        dash: Dash = "solid" if answers else _DASHES.get(self.predictor, "dotted")
-        return Look(colour(self.setting.method), dash)
+    def style(self) -> Style:
+        """The method's colour; solid for the answering network."""
+        answering = self.predictor == self.setting.predictors[0]
+        dash: Dash = "solid" if answering else _DASHES.get(self.predictor, "dotted")
+        return Style(colour(self.setting.config.method), dash)
 
-    def analyses(self, part: str) -> list[Mapping[str, Any]]:
-        """This part of the analysis of every seed that has one."""
-        found = []
-        for run in self.setting.runs:
-            mine = {} if run.analysis is None else run.analysis["predictors"].get(self.predictor)
-            if mine and mine.get(part):
-                found.append(mine[part])
-        return found
+    def analyses(self) -> list[PredictorAnalysis]:
+        """The network's analysis of every seed that has one."""
+        found = [run.analysis.predictors for run in self.setting.runs if run.analysis is not None]
+        return [analyses[self.predictor] for analyses in found if self.predictor in analyses]
 
 
 def networks(
-    settings: Sequence[Setting], whole: tuple[str, ...] = ("clser", "mean-er")
+    settings: Sequence[Setting], in_full: tuple[str, ...] = ("clser", "mean-er")
 ) -> list[Network]:
-    """The network that answers for each setting; all those of some methods and of a user's own."""
+    """The answering network of each setting.
+
+    Args:
+        settings: What to show.
+        in_full: Methods of which all networks are shown. Unless this is empty, users' own
+            methods are shown in full too.
+    """
     return [
         Network(setting, name)
         for setting in settings
         for place, name in enumerate(setting.predictors)
         if place == 0
-        or setting.method in whole
-        or (whole and setting.method not in catalog.METHODS)
+        or setting.config.method in in_full
+        or (in_full and setting.config.method not in catalog.METHODS)
     ]
 
 
 def answering(settings: Sequence[Setting]) -> list[Network]:
-    """The network that answers for each setting."""
-    return networks(settings, whole=())
+    """Only the answering network of each setting."""
+    return networks(settings, in_full=())
 
 
 def colour(method: str) -> str:
-    """The method's colour, on every page the same."""
+    """The method's colour, the same in every figure."""
     if method in _COLOURS:
         return _COLOURS[method]
     others = [name for name in catalog.METHODS if name not in _COLOURS]
-    # There is no end to users' methods: they share what there is, each by its name.
+    # Users' own methods share these colours, each by its name.
     place = others.index(method) if method in others else sum(map(ord, method))
-    return _SPARE[place % len(_SPARE)]
+    return _OTHER_COLOURS[place % len(_OTHER_COLOURS)]
 
 
-def figure(name: str, title: str, caption: str, panels: Sequence[Panel]) -> Figure | None:
-    """A figure, if there is anything to show."""
-    return Figure(name, title, caption, tuple(panels)) if panels else None
+def figure(name: str, title: str, caption: str, charts: Sequence[Chart]) -> Figure | None:
+    """A figure; None if it has no charts."""
+    return Figure(name, title, caption, tuple(charts)) if charts else None

@@ -1,5 +1,5 @@
 "use strict";
-// Tables are sorted by their heads: a click or a key, once more for the other way round.
+// Column headings sort their table; activating one again reverses the order.
 for (const button of document.querySelectorAll("th button")) {
   button.addEventListener("click", () => {
     const head = button.parentElement;
@@ -10,8 +10,8 @@ for (const button of document.querySelectorAll("th button")) {
     head.setAttribute("aria-sort", down ? "descending" : "ascending");
     const value = (row) => {
       const cell = row.cells[column];
-      const order = Number.parseFloat(cell.dataset.order);
-      return Number.isNaN(order) ? cell.textContent.trim() : order;
+      const number = Number.parseFloat(cell.dataset.value);
+      return Number.isNaN(number) ? cell.textContent.trim() : number;
     };
     const compare = (a, b) => {
       const [x, y] = [value(a), value(b)];
@@ -23,7 +23,7 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...(down ? rows.reverse() : rows));
   });
 }
-// A link to a setting opens it, and paper has everything open.
+// A link to a setting opens it; a printed page shows everything.
 const show = () => {
   const target = location.hash && document.getElementById(location.hash.slice(1));
   if (target instanceof HTMLDetailsElement) {

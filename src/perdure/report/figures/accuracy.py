@@ -1,0 +1,105 @@
+"""Accuracy after the last task, by task and by class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perdure.report.charts import Dot, Dots, Figure, HeatMap, Style, Values
+from perdure.report.figures.averages import mean_matrix
+from perdure.report.figures.networks import MAX_CELLS, colour, figure, networks
+from perdure.results.table import Comparison, Setting, slug
+
+FAR = 2.0
+"""The lowest mean is off the scale if its distance is this many times the range of the others."""
+
+
+def overview(comparison: Comparison) -> Figure | None:
+    """The accuracy of every setting next to the published one."""
+    dots = []
+    for setting in comparison.settings:
+        ours = setting.spread()
+        if ours is not None:
+            published = setting.figures()[:1]
+            mean, std = (published[0].mean, published[0].std) if published else (None, None)
+            style = Style(colour(setting.config.method))
+            dots.append(Dot(setting.label, style, ours.mean, ours.std, mean, std))
+    if len(dots) < 2:
+        return None
+    caption = "Points are our means, bars one standard deviation over seeds."
+    if any(dot.published_mean is not None for dot in dots):
+        caption += " Hollow diamonds are the published means, grey bars their standard deviations."
+    chart = Dots("", "accuracy after the last task, percent", tuple(dots), lowest(dots))
+    return figure(f"{slug(comparison.name)}-accuracy", "Final accuracy", caption, [chart])
+
+
+def lowest(dots: Sequence[Dot]) -> float | None:
+    """The lowest mean to draw to scale; None to draw all of them.
+
+    >>> style = Style("blue")
+    >>> lowest([Dot(str(m), style, m, None, None, None) for m in (19.6, 86.0, 92.0)])
+    86.0
+    >>> lowest([Dot(str(m), style, m, None, None, None) for m in (80.0, 86.0, 92.0)]) is None
+    True
+    """
+    means = sorted(dot.mean for dot in dots)
+    if len(means) < 3 or means[1] - means[0] <= FAR * (means[-1] - means[1]):
+        return None
+    return means[1]
+
+
+def task_accuracy(settings: Sequence[Setting]) -> Figure | None:
+    """A heat map for each network: accuracy after each task on each task's test."""
+    charts = []
+    for network in networks(settings):
+        tests = len(network.setting.runs[0].result.tests)
+        scores = network.setting.scores(network.predictor)
+        mean = mean_matrix([found.matrix[1:] for found in scores])  # without the untrained network
+        if mean is None or len(mean) < 2 or not 2 <= tests <= MAX_CELLS:
+            continue
+        rows, columns = _numbers(len(mean)), _numbers(tests)
+        charts.append(
+            HeatMap(network.label, rows, columns, tuple(mean), "after task", "test of task")
+        )
+    caption = (
+        "Accuracy in percent, mean over seeds: a row for each task after which the network was "
+        "tested, a column for each test. "
+    )
+    if any(setting.tests_overlap for setting in settings):
+        caption += (
+            "Test k contains all classes of the first k tasks. Classes recur, so accuracy can "
+            "rise over time."
+        )
+    else:
+        caption += "Forgetting appears down a column; the last row is the final accuracy."
+    caption += " Cells above the diagonal are tests of later tasks."
+    return figure("tasks", "Accuracy by task", caption, charts)
+
+
+def class_accuracy(settings: Sequence[Setting]) -> Figure | None:
+    """For streams with a single test: final accuracy by class."""
+    if any(len(setting.runs[0].result.tests) > 1 for setting in settings):
+        return None
+    rows: list[tuple[str, Values]] = []
+    for network in networks(settings):
+        found = [run.result.predictors[network.predictor] for run in network.setting.runs]
+        mean = mean_matrix([[f.per_class] for f in found if f.per_class])
+        if mean is not None:
+            rows.append((network.label, mean[0]))
+    widths = {len(values) for _, values in rows}
+    if len(widths) != 1 or max(widths) > MAX_CELLS:
+        return None
+    kept = [i for i in range(max(widths)) if any(values[i] is not None for _, values in rows)]
+    chart = HeatMap(
+        "",
+        tuple(label for label, _ in rows),
+        tuple(str(i) for i in kept),
+        tuple(tuple(values[i] for i in kept) for _, values in rows),
+        "",
+        "class",
+    )
+    caption = "Final accuracy by class in percent, mean over seeds. Pale classes are forgotten."
+    return figure("classes", "Accuracy by class", caption, [chart])
+
+
+def _numbers(count: int) -> tuple[str, ...]:
+    return tuple(str(i + 1) for i in range(count))

@@ -1,0 +1,67 @@
+"""The tables of the documentation come from the stored results."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from perdure.results import collect
+
+ROOT = Path(__file__).parents[2]
+PAGE = "before\n<!-- table {} -->\nold\n<!-- end -->\nafter\n"
+
+
+@pytest.fixture(scope="module")
+def script() -> Iterator[ModuleType]:
+    spec = importlib.util.spec_from_file_location("make_results", ROOT / "docs/make_results.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["make_results"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["make_results"]
+
+
+def test_all_stored_runs_can_be_read() -> None:
+    found = collect([ROOT / "results" / "runs"])
+    assert found.skipped == ()
+    assert all(run.remarks == () for run in found.runs)
+    for run in found.runs:
+        assert run.facts.hash == run.config.hash
+        assert run.folder.path.parent.name.endswith(run.config.hash)
+
+
+def test_tables_show_the_stored_results(script: ModuleType) -> None:
+    rows = script.read(ROOT / "results")
+    cifar = script.make_table(rows, "s-cifar10")
+    assert "| CLS-ER | 500 | stable | 74.32 ± 0.96 | 3 | 75.22 ± 0.71 | agrees |" in cifar
+    assert "| ER | 500 | working | 64.21 ± 1.50 | 2 | 57.74 ± 0.27 | **above** |" in cifar
+    assert "| **below** |" in script.make_table(rows, "gcil-cifar100-uniform")
+    assert "91.80 ± 0.53 | 10 | 92.05 ± 0.32" in script.make_table(rows, "clser")
+    assert "| 0.15 | 0.1 | 0.2 | 69.51 " in script.make_table(rows, "sensitivity")
+    for name in ("components", "overview", "sgd", "s-mnist"):
+        lines = script.make_table(rows, name).splitlines()
+        assert len({line.count("|") for line in lines}) == 1
+    with pytest.raises(ValueError, match="no table"):
+        script.make_table(rows, "nothing")
+
+
+def test_pages_are_checked_and_filled(script: ModuleType, tmp_path: Path) -> None:
+    (tmp_path / "docs" / "methods").mkdir(parents=True)
+    (tmp_path / "README.md").write_text("no table")
+    page = tmp_path / "docs" / "methods" / "er.md"
+    page.write_text(PAGE.format("er"))
+    assert script.main(["--check"], tmp_path) == 1
+    assert page.read_text() == PAGE.format("er")
+    assert script.main([], tmp_path) == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- table er -->\n| stream |")
+    assert text.endswith("\n<!-- end -->\nafter\n")
+    assert "old" not in text
+    assert script.main(["--check"], tmp_path) == 0

@@ -1,0 +1,303 @@
+"""Results over seeds: grouping, labels, published figures, verdicts and summaries."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.config import parse_seeds
+from perdure.presets import Figure, paper_figures
+from perdure.results.records import Timing
+from perdure.results.table import Spread, group, published_spread, slug, verdict
+
+from . import made
+from .made import collection, record, setting
+
+CIFAR: dict[str, Any] = {"stream": "s-cifar10", "dataset": "cifar10", "network": "resnet18"}
+
+
+# -- mean and standard deviation ------------------------------------------------------------
+
+
+def test_seeds_of_a_setting_are_grouped_in_order() -> None:
+    found = setting(*(record(seed=seed, accuracy=90.0 + seed) for seed in (10, 2, 0)))
+    assert found.seeds == [0, 2, 10]
+    assert found.predictors == ["stable", "plastic", "working"]
+    spread = found.spread()
+    assert spread == found.spread("stable")
+    assert spread is not None
+    assert (spread.mean, spread.seeds) == (94.0, 3)
+    assert spread.std == pytest.approx(5.2915, abs=1e-4)
+    assert str(spread) == "94.00 ± 5.29"
+    assert spread.error == pytest.approx(5.2915 / 3**0.5)
+
+
+def test_one_seed_has_no_deviation() -> None:
+    spread = setting(record(accuracy=91.234)).spread()
+    assert spread == Spread(91.234, None, 1)
+    assert (str(spread), spread.error) == ("91.23", None)
+
+
+def test_a_number_that_one_seed_lacks_has_no_spread() -> None:
+    found = setting(record(), record(seed=1, overlap=True))
+    assert found.spread(kind="task_il") is None
+    assert found.spread(key="forgetting") is None
+    assert found.spread() is not None
+
+
+# -- grouping -------------------------------------------------------------------------------
+
+
+def test_comparisons_are_named_by_what_departs_from_the_usual() -> None:
+    found = collection(
+        record(dataset="mnist5k", max_steps=30),
+        record(stream="mnist-360"),
+        record(),
+        record(dataset="mnist5k"),
+        record(stream_seed=7, validation=0.1),
+        record(network="mine:network"),
+    )
+    assert {comparison.name for comparison in found.comparisons} == {
+        "s-mnist",
+        "s-mnist (mine:network)",
+        "s-mnist (mnist5k)",
+        "s-mnist (mnist5k, first 30 steps)",
+        "s-mnist (validation on 0.1, stream seed 7)",
+        "mnist-360",
+    }
+    assert found.comparisons[-1].name == "mnist-360"  # the catalog's order
+
+
+def test_different_data_of_the_same_name_is_not_compared() -> None:
+    found = collection(*(record(seed=i, data_checksum=str(i) * 16) for i in range(3)))
+    names = [comparison.name for comparison in found.comparisons]
+    assert len({slug(name) for name in names}) == 3
+    assert all(len(comparison.settings) == 1 for comparison in found.comparisons)
+
+
+def test_labels_name_what_departs_from_the_usual() -> None:
+    (found,) = collection(
+        record(update="regular"),
+        record(hyperparameters={"stable_rate": 0.5}),
+        record(),
+        record(buffer_size=200),
+        record(device="cuda", precision="bf16", engine="captured"),
+    ).comparisons
+    assert sorted(s.label for s in found.settings) == [
+        "CLS-ER 200",
+        "CLS-ER 500",
+        "CLS-ER 500 (device cuda)",
+        "CLS-ER 500 (stable rate 0.5)",
+        "CLS-ER 500 (update regular)",
+    ]
+
+
+def test_methods_are_ordered_as_tables_list_them() -> None:
+    methods = ("sgd", "gem", "er", "derpp", "mean-er", "clser", "joint")
+    (found,) = collection(*map(record, methods)).comparisons
+    assert [s.config.method for s in found.settings] == [
+        *("joint", "clser", "mean-er", "derpp", "er", "gem", "sgd"),
+    ]
+
+
+def test_the_setting_closest_to_the_published_one_represents_a_method() -> None:
+    (found,) = collection(
+        *(record(seed=i, hyperparameters={"stable_rate": 0.5}) for i in range(3)),
+        record(),
+        record("er", buffer_size=200),
+        record("sgd"),
+    ).comparisons
+    assert found.buffer_sizes() == [200, 500]
+    assert [s.label for s in found.by_method(500).values()] == ["CLS-ER 500", "SGD"]
+    assert [s.label for s in found.by_method(200).values()] == ["ER 200", "SGD"]
+
+
+def test_grouping_does_not_depend_on_the_order_of_runs() -> None:
+    runs = [record(m, seed) for m in ("er", "clser") for seed in (1, 0)]
+    assert group(runs) == group(runs[::-1])
+
+
+# -- published figures ----------------------------------------------------------------------
+
+
+def test_the_published_settings_have_the_published_figure() -> None:
+    assert [f.mean for f in setting(record()).figures()] == [92.05]
+    assert [f.mean for f in setting(record()).figures("plastic")] == [92.04]
+    assert [f.mean for f in setting(record("sgd")).figures()] == [19.60]
+    assert setting(record("er")).figures("none such") == []
+
+
+def test_a_published_value_given_explicitly_changes_nothing() -> None:
+    explicit = record(hyperparameters={"epochs": 1, "lr": 0.1})
+    assert explicit.config == record().config
+    assert setting(explicit).figures() == setting(record()).figures()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"dataset": "mnist5k"},
+        {"hyperparameters": {"lr": 0.05}},
+        {"max_steps": 500},
+        {"validation": 0.1},
+        {"network": "mine:network"},
+        {"update": "regular"},
+        {"buffer_size": 300},
+        {"complete": False},
+        {"stream": "p-mnist", "stream_seed": 7},
+        {"stream": "p-mnist", "stream_seed": "per-run"},
+    ],
+    ids=repr,
+)
+def test_other_settings_have_no_published_figure(changed: dict[str, Any]) -> None:
+    found = setting(record(**changed))
+    assert found.figures() == []
+    assert found.verdict() is None
+
+
+def test_the_stream_seed_of_the_paper_may_be_given() -> None:
+    assert setting(record(stream="p-mnist", stream_seed=0)).figures()
+
+
+def test_a_row_of_the_sensitivity_table_has_its_own_figure() -> None:
+    row = {"consistency_weight": 0.1, "stable_rate": 0.1, "plastic_rate": 0.2}
+    found = setting(record(hyperparameters=row, **CIFAR))
+    assert [(f.table, f.mean) for f in found.figures()] == [("S3", 73.53)]
+    assert not found.config.is_published
+    other = setting(record(hyperparameters={**row, "lr": 0.5}, **CIFAR))
+    assert other.figures() == []
+
+
+# -- verdicts -------------------------------------------------------------------------------
+
+
+def figure(mean: float, std: float | None, table: str = "1") -> Figure:
+    return Figure(table, "s-mnist", "er", 200, None, mean, std)
+
+
+@pytest.mark.parametrize(
+    ("ours", "published", "status"),
+    [
+        (Spread(81.5, 0.0, 10), figure(80.0, 0.0), "agrees"),
+        (Spread(81.6, 0.0, 10), figure(80.0, 0.0), "above"),
+        (Spread(78.4, None, 1), figure(80.0, None), "below"),
+        (Spread(76.1, 2.0, 2), figure(80.0, 5.0), "agrees"),  # two standard errors are 4.2
+        (Spread(75.7, 2.0, 2), figure(80.0, 5.0), "below"),
+    ],
+)
+def test_results_agree_within_a_tolerance_or_two_standard_errors(
+    ours: Spread, published: Figure, status: str
+) -> None:
+    assert verdict(ours, published).status == status
+    assert verdict(ours, published).difference == pytest.approx(ours.mean - published.mean)
+
+
+def test_figures_over_fewer_runs_have_a_larger_error() -> None:
+    ten, three = (published_spread(figure(80.0, 1.0, table)).error for table in ("1", "S3"))
+    assert ten == pytest.approx(10**-0.5)
+    assert three == pytest.approx(3**-0.5)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=5))
+def test_the_verdict_is_about_the_first_figure(means: list[float]) -> None:
+    runs = [record(seed=i, accuracy=mean) for i, mean in enumerate(means)]
+    found = setting(*runs)
+    spread, (first,) = found.spread(), found.figures()[:1]
+    assert spread is not None
+    assert found.verdict() == verdict(spread, first)
+
+
+# -- summaries and commands -----------------------------------------------------------------
+
+
+def test_a_summary_is_plain_json() -> None:
+    found = setting(*(record("er", seed=s, accuracy=80.0 + 4 * s) for s in range(3)))
+    assert json.loads(json.dumps(found.summary(), allow_nan=False)) == {
+        "stream": "s-mnist",
+        "data": "mnist",
+        "method": "er",
+        "buffer_size": 500,
+        "hash": found.config.hash,
+        "seeds": [0, 1, 2],
+        "predictors": {
+            "working": {
+                "class_il": {"mean": 84.0, "std": 4.0},
+                "task_il": {"mean": 98.0, "std": 0.0},
+            }
+        },
+        "seconds": 90.0,  # 60 each, two at a time
+    }
+
+
+def test_a_summary_names_what_departs_from_the_usual() -> None:
+    changed = record(hyperparameters={"lr": 0.05}, max_steps=30, validation=0.1, update="regular")
+    found = setting(changed).summary()
+    assert found["departures"] == {"lr": 0.05}
+    assert (found["max_steps"], found["validation"], found["update"]) == (30, 0.1, "regular")
+    assert "stream_seed" not in found
+
+
+def test_the_last_test_is_summarised_where_tests_overlap() -> None:
+    (overlapping,) = setting(record("er", overlap=True)).summary()["predictors"].values()
+    assert overlapping["last_test"] == {"mean": 70.0, "std": None}
+    assert overlapping["task_il"] == {"mean": None, "std": None}
+    (others,) = setting(record("er")).summary()["predictors"].values()
+    assert "last_test" not in others
+
+
+def test_time_is_unknown_if_it_is_unknown_for_one_run() -> None:
+    run = record(seed=1)
+    unknown = replace(run, timing=Timing())
+    assert setting(record(), unknown).seconds() is None
+
+
+@pytest.mark.parametrize(("seeds", "text"), [([0, 1, 2], "0:3"), ([0, 4], "0,4"), ([7], "7")])
+def test_the_command_names_the_seeds_that_finished(seeds: list[int], text: str) -> None:
+    words = shlex.split(setting(*(record(seed=seed) for seed in seeds)).command)
+    assert words[:3] == ["perdure", "run", "s-mnist"]
+    assert parse_seeds(words[words.index("--seeds") + 1]) == seeds
+    assert text in words
+
+
+def test_names_in_commands_are_quoted() -> None:
+    text = setting(record(network="my module:$(rm -rf *)")).command
+    assert "my module:$(rm -rf *)" in shlex.split(text)
+
+
+def test_every_identifying_setting_changes_the_hash() -> None:
+    base = made.config()
+    others: dict[str, Any] = {
+        "stream": "r-mnist",
+        "dataset": "mnist5k",
+        "data_checksum": "1",
+        "network": "n",
+        "stream_seed": 1,
+        "validation": 0.1,
+        "max_steps": 3,
+        "method": "er",
+        "buffer_size": 2,
+        "hyperparameters": {"lr": 0.2},
+        "update": "regular",
+        "device": "cuda",
+        "precision": "bf16",
+        "engine": "captured",
+        "deterministic": True,
+        "ranks": 2,
+    }
+    assert set(others) == set(base.identity())
+    hashes = {replace(base, **{name: value}).hash for name, value in others.items()}
+    assert len(hashes | {base.hash}) == len(others) + 1
+    remarks: dict[str, Any] = {"data_root": "/data", "notes": ("a note",)}
+    assert replace(base, **remarks).hash == base.hash
+
+
+def test_every_figure_of_the_paper_belongs_to_settings_that_can_be_run() -> None:
+    for published in paper_figures("S3")[:3]:
+        its = made.config(hyperparameters=published.settings, **CIFAR)
+        assert published in its.published_figures("S3")
