@@ -80,7 +80,7 @@ def test_a_complete_layout_is_preferred_to_an_incomplete_one(tmp_path: Path) -> 
 def test_the_error_for_missing_data_says_how_to_get_it(tmp_path: Path, cache: Path) -> None:
     with pytest.raises(DataError, match=f"`perdure data fetch cifar10 --data {tmp_path}`"):
         load("cifar10", tmp_path)
-    with pytest.raises(DataError, match="cifar-10-python.tar.gz or cifar-10-batches-py"):
+    with pytest.raises(DataError, match=r"cifar-10-python.tar.gz or cifar-10-batches-py"):
         load("cifar10", tmp_path)
     with pytest.raises(DataError, match="`perdure data fetch mnist`"):
         load("mnist")
@@ -89,7 +89,7 @@ def test_the_error_for_missing_data_says_how_to_get_it(tmp_path: Path, cache: Pa
 @pytest.mark.parametrize("use", [load, locate, fetch])
 def test_an_unknown_name_is_rejected(use: object) -> None:
     assert callable(use)
-    with pytest.raises(DataError, match="'fashion'.* mnist, mnist5k, cifar10"):
+    with pytest.raises(DataError, match=r"'fashion'.* mnist, mnist5k, cifar10"):
         use("fashion")
 
 
