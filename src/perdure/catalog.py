@@ -165,6 +165,15 @@ def find_object(reference: str, what: str) -> Any:
     return found
 
 
+def describe_error(error: Exception) -> str:
+    """Message and location of an error in a user's code."""
+    if isinstance(error, ImportError | SyntaxError):
+        return str(error)
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{Path(place.filename).name}, line {place.lineno}"
+    return f"{type(error).__name__}: {error} ({where})"
+
+
 def find_learner(method: str) -> type[Learner]:
     """The class of a method.
 
@@ -208,12 +217,3 @@ def takes_buffer(method: str) -> bool:
 def is_joint(method: str) -> bool:
     """Whether a method trains on all tasks at once."""
     return method in METHODS and METHODS[method].joined
-
-
-def describe_error(error: Exception) -> str:
-    """Message and location of an error in a user's code."""
-    if isinstance(error, ImportError | SyntaxError):
-        return str(error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(place.filename).name}, line {place.lineno}"
-    return f"{type(error).__name__}: {error} ({where})"

@@ -22,7 +22,7 @@ def files_for(dataset: str) -> Small:
         return tiny_imagenet(200)
     if dataset == "cifar10":
         return cifar("cifar10", per_batch=20, tests=20)
-    return cifar("cifar100", per_batch=25_000, tests=200)  # GCIL takes 20,000 samples
+    return cifar("cifar100", per_batch=25_000, tests=200)  # GCIL needs 20,000 samples
 
 
 @pytest.mark.parametrize("name", [n for n, e in STREAMS.items() if e.network == "resnet18"])

@@ -248,7 +248,7 @@ def _task_rows(
     if groups is not None:
         grouped = [c for group in groups for c in group]
         if len(set(grouped)) < len(grouped) or not all(0 <= c < classes for c in grouped):
-            raise ValueError(f"groups must contain classes 0 to {classes - 1}, each at most once")
+            raise ValueError(f"groups must have classes 0 to {classes - 1}, each at most once")
         rows = [_rows_of(labels, group) for group in groups]
     else:
         rows = [_check_rows(task, len(labels)).to(labels.device) for task in tasks or ()]
