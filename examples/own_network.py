@@ -1,9 +1,9 @@
-"""A network of your own: a function of (image shape, classes) that returns a module.
+"""Your own network: a function of (input shape, classes) that returns a module.
 
     perdure run s-mnist --network own_network:convolutional
     python own_network.py
 
-Any module that returns logits [n, classes] will do.
+Any module that returns logits [n, classes] works.
 """
 
 import torch
@@ -13,7 +13,7 @@ import perdure
 
 
 def convolutional(shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Two convolutions and a head, for images [channels, height, width]."""
+    """Two convolutions and a linear layer, for images [channels, height, width]."""
     return nn.Sequential(
         nn.Conv2d(shape[0], 8, 3, stride=2, padding=1),
         nn.ReLU(),
@@ -26,7 +26,12 @@ def convolutional(shape: tuple[int, ...], classes: int) -> nn.Module:
 
 
 if __name__ == "__main__":
-    learner = perdure.CLSER(convolutional((1, 28, 28), 10), buffer_size=200)
-    inputs = torch.randint(0, 256, (32, 1, 28, 28), dtype=torch.uint8)
-    learner.observe(inputs, torch.arange(32) % 10)
-    print("probabilities", list(learner.predict_proba(inputs).shape))
+    torch.manual_seed(0)
+    digits = perdure.data.load("mnist5k")
+    stream = perdure.streams.split(digits, tasks=5, name="digits")
+    learner = perdure.ER(
+        convolutional(stream.shape, stream.classes), buffer_size=200, normalise=stream.normalise
+    )
+    perdure.fit(learner, stream, batch=10)
+    correct = learner.predict(digits.test.inputs) == digits.test.labels
+    print(f"accuracy on all ten digits after five tasks: {float(correct.double().mean()):.0%}")

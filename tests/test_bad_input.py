@@ -62,7 +62,7 @@ CASES = {
     "data": "Expected one of {fetch, verify}",
     "data fetch": "{mnist,cifar10,cifar100,tiny-imagenet}",
     "data fetch svhn": "invalid choice 'svhn'",
-    "data verify svhn": "no dataset is called 'svhn'; there are mnist, mnist5k, cifar10",
+    "data verify svhn": "there is no dataset 'svhn'; the datasets are mnist, mnist5k",
     "list everything": "Unrecognized options: everything; see `perdure list --help`\n",
     "data verify --nonsense": "Unrecognized options: --nonsense; see `perdure data --help`\n",
     "reproduce table2 --buffer 200": "perdure: Unrecognized options: --buffer, 200 "
@@ -151,11 +151,11 @@ CASES = {
     "run --validation 0.9999": "the tasks of s-mnist hold less than one batch of 10",
     "run mnist-360 --method gem": "GEM needs task boundaries, and mnist-360 has none",
     # folders
-    "run --data nowhere": "mnist is not in nowhere; fetch it with `perdure data fetch mnist",
+    "run --data nowhere": "mnist is not in nowhere; download it with `perdure data fetch mnist",
     "run --data a-file": "mnist is not in a-file",
     "run --data damaged": "damaged/MNIST/raw/train-images-idx3-ubyte.gz",
-    "run --dataset mnist": "fetch it with `perdure data fetch mnist`, or point --data at",
-    "run s-cifar10": "fetch it with `perdure data fetch cifar10`",
+    "run --dataset mnist": "download it with `perdure data fetch mnist`, or set --data to",
+    "run s-cifar10": "download it with `perdure data fetch cifar10`",
     "run --out a-file": "--out a-file cannot be written: File exists",
     "run --out a-file/runs": "--out a-file/runs cannot be written: Not a directory",
     "run --out /proc/runs": "--out /proc/runs cannot be written: No such file or directory",

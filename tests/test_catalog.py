@@ -1,4 +1,4 @@
-"""What there is, by name, and what a user names as module:name."""
+"""The catalog, and objects that a user refers to as module:name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from perdure import catalog, presets
 from perdure.data import DATASETS, Dataset, load
-from perdure.learners import Learner
+from perdure.learners import ER, Learner
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def digits() -> Dataset:
     return load("mnist5k")
 
 
-def test_the_streams_of_the_paper_are_there() -> None:
+def test_all_streams_of_the_paper_are_in_the_catalog() -> None:
     assert set(catalog.STREAMS) == {
         *("s-mnist", "r-mnist", "p-mnist", "mnist-360", "s-cifar10", "s-tiny-imagenet"),
         *("gcil-cifar100-uniform", "gcil-cifar100-longtail"),
@@ -38,44 +38,65 @@ def test_the_streams_of_the_paper_are_there() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(catalog.METHODS))
-def test_a_method_is_a_learner_with_a_title_and_a_source(name: str) -> None:
-    method = catalog.METHODS[name]
-    assert issubclass(catalog.find_object(method.learner, "method"), Learner)
-    assert method.title
-    assert method.paper
-    assert method.joined == (name == "joint")
+def test_a_method_is_a_learner(name: str) -> None:
+    learner = catalog.find_learner(name)
+    assert issubclass(learner, Learner)
+    assert catalog.METHODS[name].learner is learner
+    assert catalog.is_joint(name) == (name == "joint")
+    assert catalog.takes_buffer(name) == (name not in ("sgd", "joint"))
+    assert {"lr", "seed", "augment", "normalise"} <= set(catalog.accepted(learner))
 
 
 @pytest.mark.parametrize("name", sorted(catalog.STREAMS))
-def test_a_stream_is_made_from_datasets_that_there_are(name: str) -> None:
+def test_the_entries_of_a_stream_exist(name: str) -> None:
     entry = catalog.STREAMS[name]
     assert set(entry.datasets) <= set(DATASETS)
     assert entry.network in catalog.NETWORKS
-    assert entry.title
     assert presets.find("clser", name, 500) is not None
 
 
 @pytest.mark.parametrize("name", ["s-mnist", "r-mnist", "p-mnist", "mnist-360"])
-def test_the_entry_says_how_the_stream_prepares_its_images(name: str, digits: Dataset) -> None:
+def test_the_entry_has_the_streams_preparation(name: str, digits: Dataset) -> None:
     entry, stream = catalog.STREAMS[name], catalog.build_stream(name, digits)
-    assert (stream.name, stream.data, stream.classes) == (name, "mnist5k", stream.classes)
+    assert (stream.name, stream.data) == (name, "mnist5k")
     assert repr(stream.normalise) == repr(entry.normalise)
     assert repr(stream.augment) == repr(entry.augment)
     assert catalog.build_stream(name, digits).checksum == stream.checksum
 
 
-@pytest.mark.parametrize(("name", "composed"), [("r-mnist", True), ("s-mnist", False)])
-def test_only_streams_that_chance_composes_take_a_seed(
-    name: str, composed: bool, digits: Dataset
+@pytest.mark.parametrize(("name", "random"), [("r-mnist", True), ("s-mnist", False)])
+def test_the_seed_applies_to_random_compositions_only(
+    name: str, random: bool, digits: Dataset
 ) -> None:
-    own, other = (catalog.build_stream(name, digits, seed).checksum for seed in (None, 99))
-    assert (own != other) == composed
+    default, other = (catalog.build_stream(name, digits, seed).checksum for seed in (None, 99))
+    assert (default != other) == random
 
 
 # -- a user's own ---------------------------------------------------------------------------
 
 
-def test_modules_of_the_current_folder_are_found(here: Path) -> None:
+def test_a_users_method_is_found(here: Path) -> None:
+    (here / "mine.py").write_text("from perdure import ER\n\nclass Mine(ER):\n    pass\n")
+    learner = catalog.find_learner("mine:Mine")
+    assert issubclass(learner, ER)
+    assert catalog.takes_buffer("mine:Mine")
+    assert not catalog.is_joint("mine:Mine")
+
+
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        ("perdure:Samples", "not a subclass"),
+        ("perdure:Learner", "abstract"),
+        ("er2", "module:name"),
+    ],
+)
+def test_what_is_not_a_learner_is_rejected(method: str, problem: str) -> None:
+    with pytest.raises(ValueError, match=problem):
+        catalog.find_learner(method)
+
+
+def test_modules_in_the_current_folder_are_found(here: Path) -> None:
     (here / "mine.py").write_text("class Outer:\n    inner = 7\n")
     assert catalog.find_object("mine:Outer.inner", "method") == 7
     assert catalog.find_object("os.path:join", "function")("a", "b") == "a/b"
@@ -94,9 +115,7 @@ def test_modules_of_the_current_folder_are_found(here: Path) -> None:
         ("mine.deeper:x", "No module named 'mine.deeper'; 'mine' is not a package"),
     ],
 )
-def test_references_that_lead_nowhere_are_refused(
-    reference: str, expected: str, here: Path
-) -> None:
+def test_invalid_references_are_rejected(reference: str, expected: str, here: Path) -> None:
     (here / "mine.py").write_text("value = 1\n")
     with pytest.raises(ValueError, match=re.escape(expected)):
         catalog.find_object(reference, "method")
@@ -111,9 +130,7 @@ def test_references_that_lead_nowhere_are_refused(
         ("raise AttributeError('odd')", "AttributeError: odd (faulty.py, line 1)"),
     ],
 )
-def test_a_module_that_cannot_be_imported_is_named_with_its_fault(
-    source: str, expected: str, here: Path
-) -> None:
+def test_errors_in_a_users_module_are_reported(source: str, expected: str, here: Path) -> None:
     (here / "faulty.py").write_text(source)
     with pytest.raises(ValueError, match=re.escape(f"method 'faulty:X': {expected}")):
         catalog.find_object("faulty:X", "method")

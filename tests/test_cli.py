@@ -118,7 +118,7 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
         ("list", ["methods", "streams", "datasets"]),
         ("data", ["fetch", "verify"]),
         ("data fetch", ["mnist", "cifar10", "cifar100", "tiny-imagenet", "--data DIR", "--quiet"]),
-        ("data verify", ["[NAME ...]", "--data DIR", "Check every file"]),
+        ("data verify", ["[NAME ...]", "--data DIR", "Verify all files"]),
     ],
 )
 def test_help_says_what_there_is(
@@ -467,8 +467,8 @@ def test_list_shows_methods_streams_and_datasets(capfd: pytest.CaptureFixture[st
     for name in (*catalog.METHODS, *catalog.STREAMS, *data.DATASETS):
         assert re.search(rf"│ {re.escape(name)} +│", ended.out)
     assert "Arani, Sarfraz and Zonooz, ICLR 2022" in ended.out
-    assert re.search(r"mnist5k +│ ships with perdure", ended.out)
-    assert re.search(r"mnist +│ not found: perdure data fetch mnist", ended.out)
+    assert re.search(r"mnist5k +│ comes with perdure", ended.out)
+    assert re.search(r"mnist +│ not found.*perdure data fetch mnist", ended.out)
     assert re.search(r"s-mnist .*│ 200, 500, 5120 +│", ended.out)
 
 
@@ -480,7 +480,7 @@ def test_verify_in_an_empty_folder_finds_what_ships(
     lines = dict(line.split(": ", 1) for line in ended.out.splitlines())
     assert list(lines) == list(data.DATASETS)
     assert lines["mnist5k"].startswith("4000 training and 1000 test images, checksum ")
-    assert lines["mnist"].startswith(f"mnist is not in {tmp_path}; fetch it with `perdure data")
+    assert lines["mnist"].startswith(f"mnist is not in {tmp_path}")
 
 
 def test_verify_fails_if_what_was_named_is_missing(
@@ -498,7 +498,7 @@ def test_verify_names_what_is_damaged(capfd: pytest.CaptureFixture[str], tmp_pat
     assert (ended.status, ended.err) == (1, "")
     (line,) = (line for line in ended.out.splitlines() if line.startswith("mnist: "))
     assert str(tmp_path / "MNIST/raw/train-images-idx3-ubyte.gz") in line
-    assert f"fetch it again with `perdure data fetch mnist --data {tmp_path}`" in line
+    assert f"`perdure data fetch mnist --data {tmp_path}`" in line
 
 
 def test_fetch_says_where_the_dataset_is(

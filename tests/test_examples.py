@@ -1,4 +1,4 @@
-"""Every example runs, as a script and as the commands that its docstring names."""
+"""Every example runs as its docstring says."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def quoted(name: str) -> list[list[str]]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The current folder: a copy of the examples; what they import is forgotten afterwards."""
+    """A copy of the examples as current folder."""
     folder = tmp_path / "examples"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(folder)
@@ -43,7 +43,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def script(words: list[str]) -> str:
-    """What a script prints."""
+    """Run a script and return its output."""
     expanded = [found for word in words for found in (glob.glob(word) or [word])]
     ended = subprocess.run(
         [sys.executable, "-W", "error", *expanded],
@@ -62,7 +62,7 @@ def run(words: list[str]) -> None:
 
 
 def perform(name: str) -> str:
-    """Do what the docstring says, in its order; what its script printed."""
+    """Run the commands in the docstring and return the output of the script."""
     printed = ""
     for program, *words in quoted(name):
         if program == "perdure":
@@ -77,34 +77,30 @@ def percentages(text: str) -> list[int]:
     return [int(number) for number in re.findall(r"(\d+)%", text)]
 
 
-def test_every_example_says_how_to_run_it() -> None:
+def test_every_docstring_contains_the_command() -> None:
     assert NAMES == ["continue_learning", "own_loop", "own_method", "own_network", "own_stream"]
     for name in NAMES:
         assert any(words[:2] == ["python", f"{name}.py"] for words in quoted(name))
 
 
-def test_own_loop_shows_forgetting_and_its_cure(here: Path) -> None:
+def test_own_loop(here: Path) -> None:
     sgd, clser = percentages(perform("own_loop"))
     assert clser >= 90
     assert clser >= sgd + 20
 
 
 def test_own_stream(here: Path) -> None:
-    rows = [line.split() for line in perform("own_stream").splitlines()]
-    assert [[cell == "–" for cell in row] for row in rows] == [
-        [False, False, False, False],
-        [False, False, True, True],
-        [False, False, False, True],
-        [False, False, False, False],
-        [False, False, False, False],
-    ]
-    assert min(map(float, rows[-1])) >= 80
+    lines = perform("own_stream").splitlines()
+    sgd, er = ([float(value) for value in lines[i].split(":")[1].split()] for i in (4, 9))
+    assert len(sgd) == len(er) == 4
+    assert min(er) >= 80
+    assert sum(er) > sum(sgd) + 50
     (result,) = here.glob("runs/own_stream.stream/clser-500-*/seed-0/result.json")
     assert json.loads(result.read_text())["data"] == "own"
 
 
 def test_own_method(here: Path) -> None:
-    assert perform("own_method") == "RecentFirst keeps every rule of a learner\n"
+    assert "passes all checks" in perform("own_method")
     configs = [json.loads(file.read_text()) for file in here.glob("runs/s-mnist/*/*/config.json")]
     assert {config["method"] for config in configs} == {"own_method:RecentFirst"}
     assert {(config["buffer_size"], config["values"].get("past_weight")) for config in configs} == {
@@ -114,7 +110,8 @@ def test_own_method(here: Path) -> None:
 
 
 def test_own_network(here: Path) -> None:
-    assert perform("own_network") == "probabilities [32, 10]\n"
+    (accuracy,) = percentages(perform("own_network"))
+    assert accuracy >= 40
     (config,) = here.glob("runs/s-mnist/clser-500-*/seed-0/config.json")
     assert json.loads(config.read_text())["network"] == "own_network:convolutional"
 

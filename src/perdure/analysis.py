@@ -12,16 +12,16 @@ import torch
 from perdure.evaluation import (
     accuracies_of,
     agreement,
-    ask,
     calibration,
     confusion,
     flatness,
+    predict,
     task_probabilities,
+    training_samples,
 )
 from perdure.evaluation.calibration import BINS
 from perdure.evaluation.flatness import DRAWS, SIGMAS
 from perdure.evaluation.task_bias import groups_of
-from perdure.evaluation.training_samples import training_samples
 from perdure.randomness import generator
 from perdure.results import RunFolder, write_json
 from perdure.streams import Stream
@@ -135,7 +135,7 @@ def _analysis(
     ).to(device)
     scores, predictors = {}, {}
     for name, predictor in learner.predictors().items():
-        found = ask(predictor, tests)
+        found = predict(predictor, tests)
         noted = _noted(result, name, seen)
         _verify(name, accuracies_of(found, tests).class_il, noted, TOLERANCE[its.precision])
         labels = torch.cat([part.labels for part in found])

@@ -1,4 +1,4 @@
-"""What there is, by name: methods, streams and the networks that go with them."""
+"""Methods, streams and networks by name, and how to find a user's own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from perdure import networks, streams
+from perdure import learners, networks, streams
 from perdure.data import Dataset
 from perdure.learners import Learner
 from perdure.streams import (
@@ -29,56 +29,62 @@ from perdure.streams import (
 
 @dataclass(frozen=True)
 class Method:
-    """A learner and how the command runs it."""
+    """A method of the catalog."""
 
-    learner: str
-    """module:class."""
+    learner: type[Learner]
+    """Its class."""
     title: str
+    """Its name in tables."""
     paper: str
+    """Where it was published."""
     joined: bool = False
-    """Whether it sees all tasks at once: the upper bound, not a continual learner."""
+    """Whether it trains on all tasks at once, as an upper bound."""
 
 
 METHODS: dict[str, Method] = {
-    "clser": Method("perdure.learners:CLSER", "CLS-ER", "Arani, Sarfraz and Zonooz, ICLR 2022"),
-    "mean-er": Method(
-        "perdure.learners:MeanER", "Mean-ER", "Arani, Sarfraz and Zonooz, ICLR 2022, ablation"
-    ),
-    "er": Method("perdure.learners:ER", "ER", "Riemer et al., ICLR 2019"),
-    "der": Method("perdure.learners:DER", "DER", "Buzzega et al., NeurIPS 2020"),
-    "derpp": Method("perdure.learners:DERPP", "DER++", "Buzzega et al., NeurIPS 2020"),
-    "fdr": Method("perdure.learners:FDR", "FDR", "Benjamin, Rolnick and Kording, ICLR 2019"),
-    "gem": Method("perdure.learners:GEM", "GEM", "Lopez-Paz and Ranzato, NeurIPS 2017"),
-    "agem": Method("perdure.learners:AGEM", "A-GEM", "Chaudhry et al., ICLR 2019"),
-    "gss": Method("perdure.learners:GSS", "GSS", "Aljundi et al., NeurIPS 2019"),
-    "mer": Method("perdure.learners:MER", "MER", "Riemer et al., ICLR 2019"),
-    "icarl": Method("perdure.learners:ICaRL", "iCaRL", "Rebuffi et al., CVPR 2017"),
-    "sgd": Method("perdure.learners:SGD", "SGD", "the lower bound"),
-    "joint": Method("perdure.learners:SGD", "JOINT", "the upper bound", joined=True),
+    "clser": Method(learners.CLSER, "CLS-ER", "Arani, Sarfraz and Zonooz, ICLR 2022"),
+    "mean-er": Method(learners.MeanER, "Mean-ER", "Arani, Sarfraz and Zonooz, ICLR 2022, ablation"),
+    "er": Method(learners.ER, "ER", "Riemer et al., ICLR 2019"),
+    "der": Method(learners.DER, "DER", "Buzzega et al., NeurIPS 2020"),
+    "derpp": Method(learners.DERPP, "DER++", "Buzzega et al., NeurIPS 2020"),
+    "fdr": Method(learners.FDR, "FDR", "Benjamin, Rolnick and Kording, ICLR 2019"),
+    "gem": Method(learners.GEM, "GEM", "Lopez-Paz and Ranzato, NeurIPS 2017"),
+    "agem": Method(learners.AGEM, "A-GEM", "Chaudhry et al., ICLR 2019"),
+    "gss": Method(learners.GSS, "GSS", "Aljundi et al., NeurIPS 2019"),
+    "mer": Method(learners.MER, "MER", "Riemer et al., ICLR 2019"),
+    "icarl": Method(learners.ICaRL, "iCaRL", "Rebuffi et al., CVPR 2017"),
+    "sgd": Method(learners.SGD, "SGD", "the lower bound"),
+    "joint": Method(learners.SGD, "JOINT", "the upper bound", joined=True),
 }
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A stream, what it is made from, and how its images are prepared."""
+    """A stream of the catalog."""
 
     title: str
+    """One-line description."""
     build: Callable[..., Stream]
-    """Dataset to stream; takes a `seed` too where chance composes the stream."""
+    """Builds the stream from a dataset and, if its composition is random, a `seed`."""
     datasets: tuple[str, ...]
-    """The datasets it can be built from; the first is the one of the paper."""
+    """Datasets it can be built from; the paper uses the first."""
     network: str
+    """Name of the network that the paper uses."""
     normalise: Normaliser
+    """As in `Stream`."""
     augment: Augment | None = None
+    """As in `Stream`."""
     seed: int | None = None
-    """The seed of its composition, where chance composes it."""
+    """Default seed of its composition; None if the composition is deterministic."""
 
 
 def _digits(title: str, build: Callable[..., Stream], seed: int | None = None) -> Entry:
     return Entry(title, build, ("mnist", "mnist5k"), "mlp", Scale(), seed=seed)
 
 
-def _split(name: str, title: str, dataset: str, tasks: int, normalise: Normalise) -> Entry:
+def _split(
+    name: str, title: str, dataset: str, tasks: int, normalise: Normalise = CIFAR10
+) -> Entry:
     crop = CropFlip(4)
     build = partial(streams.split, tasks=tasks, name=name, augment=crop, normalise=normalise)
     return Entry(title, build, (dataset,), "resnet18", normalise, crop)
@@ -91,35 +97,38 @@ def _gcil(title: str, weights: Literal["uniform", "longtail"]) -> Entry:
 
 STREAMS: dict[str, Entry] = {
     "s-mnist": _digits(
-        "MNIST, two digits at a time, 5 tasks", partial(streams.split, tasks=5, name="s-mnist")
+        "MNIST, 5 tasks of 2 digits", partial(streams.split, tasks=5, name="s-mnist")
     ),
-    "r-mnist": _digits("MNIST turned by another angle, 20 tasks", streams.rotated, seed=0),
-    "p-mnist": _digits("MNIST with its pixels permuted, 20 tasks", streams.permuted, seed=0),
-    "mnist-360": _digits("pairs of digits that turn as they come, no tasks", streams.mnist360),
-    **{
-        name: _split(name, title, dataset, tasks, normalise)
-        for name, title, dataset, tasks, normalise in [
-            ("s-cifar10", "CIFAR-10, 5 tasks of 2 classes", "cifar10", 5, CIFAR10),
-            ("s-cifar100-5x20", "CIFAR-100, 5 tasks of 20 classes", "cifar100", 5, CIFAR10),
-            ("s-cifar100-10x10", "CIFAR-100, 10 tasks of 10 classes", "cifar100", 10, CIFAR10),
-            (
-                "s-tiny-imagenet",
-                "Tiny-ImageNet, 10 tasks of 20 classes",
-                "tiny-imagenet",
-                10,
-                TINY_IMAGENET,
-            ),
-        ]
-    },
-    "gcil-cifar100-uniform": _gcil("CIFAR-100, 20 phases whose classes recur", "uniform"),
-    "gcil-cifar100-longtail": _gcil("the same with rare and frequent classes", "longtail"),
+    "r-mnist": _digits("MNIST rotated by one angle per task, 20 tasks", streams.rotated, seed=0),
+    "p-mnist": _digits("MNIST with one permutation per task, 20 tasks", streams.permuted, seed=0),
+    "mnist-360": _digits("pairs of rotating digits, no boundaries", streams.mnist360),
+    "s-cifar10": _split("s-cifar10", "CIFAR-10, 5 tasks of 2 classes", "cifar10", 5),
+    "s-cifar100-5x20": _split("s-cifar100-5x20", "CIFAR-100, 5 tasks of 20 classes", "cifar100", 5),
+    "s-cifar100-10x10": _split(
+        "s-cifar100-10x10", "CIFAR-100, 10 tasks of 10 classes", "cifar100", 10
+    ),
+    "s-tiny-imagenet": _split(
+        "s-tiny-imagenet",
+        "Tiny-ImageNet, 10 tasks of 20 classes",
+        "tiny-imagenet",
+        10,
+        TINY_IMAGENET,
+    ),
+    "gcil-cifar100-uniform": _gcil("CIFAR-100, 20 phases, classes recur", "uniform"),
+    "gcil-cifar100-longtail": _gcil("the same with unequal class frequencies", "longtail"),
 }
 
 NETWORKS: dict[str, Callable[..., Any]] = {"mlp": networks.mlp, "resnet18": networks.resnet18}
 
 
 def build_stream(name: str, dataset: Dataset, seed: int | None = None) -> Stream:
-    """A stream of the catalog, composed from its own seed unless another is given."""
+    """Build a stream of the catalog.
+
+    Args:
+        name: Name of the stream.
+        dataset: One of its datasets.
+        seed: Seed of a random composition; by default that of the catalog.
+    """
     entry = STREAMS[name]
     if entry.seed is None:
         return entry.build(dataset)
@@ -127,7 +136,14 @@ def build_stream(name: str, dataset: Dataset, seed: int | None = None) -> Stream
 
 
 def find_object(reference: str, what: str) -> Any:
-    """What `module:name` names, the current folder being searched too.
+    """Import the object that `module:name` refers to; also searches the current folder.
+
+    Args:
+        reference: The reference, as given by a user.
+        what: What the object should be, for error messages.
+
+    Raises:
+        ValueError: If there is no such module or object, or importing the module fails.
 
     >>> find_object("math:sqrt", "function")(9)
     3.0
@@ -150,7 +166,7 @@ def find_object(reference: str, what: str) -> Any:
 
 
 def describe_error(error: Exception) -> str:
-    """What went wrong in a user's own code, and where."""
+    """Message and location of an error in a user's code."""
     if isinstance(error, ImportError | SyntaxError):
         return str(error)
     place = traceback.extract_tb(error.__traceback__)[-1]
@@ -159,9 +175,17 @@ def describe_error(error: Exception) -> str:
 
 
 def find_learner(method: str) -> type[Learner]:
-    """The class of a method, by its name or as a user's `module:class`."""
-    known = METHODS.get(method)
-    found = find_object(known.learner if known else method, "method")
+    """The class of a method.
+
+    Args:
+        method: A name of the catalog, or a user's `module:class`.
+
+    Raises:
+        ValueError: If there is no such class, or it is not a complete learner.
+    """
+    if method in METHODS:
+        return METHODS[method].learner
+    found = find_object(method, "method")
     if not (isinstance(found, type) and issubclass(found, Learner)):
         raise ValueError(f"method {method!r} is not a subclass of perdure.Learner")
     if inspect.isabstract(found):
@@ -182,11 +206,14 @@ def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
 
 
 def takes_buffer(method: str) -> bool:
-    """Whether a method has a memory."""
+    """Whether a method has an episodic memory.
+
+    >>> takes_buffer("er"), takes_buffer("sgd")
+    (True, False)
+    """
     return "buffer_size" in accepted(find_learner(method))
 
 
 def is_joint(method: str) -> bool:
-    """Whether a method trains on all tasks' data at once."""
-    known = METHODS.get(method)
-    return known is not None and known.joined
+    """Whether a method trains on all tasks at once."""
+    return method in METHODS and METHODS[method].joined

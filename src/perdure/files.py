@@ -6,9 +6,10 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
+import secrets
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 FORMAT = 1
 """Version of the manifest format and of the files that manifests list."""
@@ -18,13 +19,16 @@ class DamagedError(ValueError):
     """A file differs from what was written; the message names it."""
 
 
-def write_atomic(path: Path, content: bytes) -> None:
-    """Write a file in one rename: readers see the old content or the new, never a part."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
+    """Write a file in one rename: readers see the old content or the new, never a part.
+
+    `content` may be a function that writes to the open file.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with naming_errors(path):
         try:
             with temporary.open("wb") as file:
-                file.write(content)
+                content(file) if callable(content) else file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

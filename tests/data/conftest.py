@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's cache of its own for every test, and no data folder."""
+    """An empty user cache for every test, and no data folder."""
     folder = tmp_path_factory.mktemp("cache")
     monkeypatch.setenv("PERDURE_CACHE", str(folder))
     monkeypatch.delenv("PERDURE_DATA", raising=False)

@@ -1,4 +1,4 @@
-"""Small datasets in the official layouts: the published names and formats, a few random images."""
+"""Small datasets of random images in the official file names and formats."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ LAYOUTS = [(name, i) for name in NAMES for i in range(len(DATASETS[name].layouts
 
 @dataclass(frozen=True)
 class Small:
-    """A dataset with its files in every layout."""
+    """A dataset and its files in every layout."""
 
     spec: Spec
     arrays: Arrays
     files: dict[str, bytes]
 
     def paths(self, layout: int = 0) -> list[str]:
-        """The files of a layout, a folder's one by one."""
+        """All files of a layout, including those in folders."""
         parts = [file.path for file in self.spec.layouts[layout].files]
         return [p for p in self.files if p in parts or any(p.startswith(f"{x}/") for x in parts)]
 
     def write(self, root: Path, layout: int = 0) -> Path:
-        """All the files of a layout; their time of change is long past."""
+        """Write the files of a layout, with modification times in the past."""
         for path in self.paths(layout):
             put(root / path, self.files[path])
         return root
 
     def altered(self, path: str, data: bytes) -> Small:
-        """With another file, which is then the official one (what is packed stays as it is)."""
+        """A copy with another content of one file, to which the checksums are adapted."""
         return publish(self.spec, self.arrays, {**self.files, path: data})
 
     def same(self, dataset: Dataset) -> bool:
-        """Whether the dataset holds exactly these arrays."""
+        """Whether the dataset contains exactly these arrays."""
         got = Arrays(
             *(tensor.numpy() for tensor in (*dataset.train[:2], *dataset.test[:2])),
         )
@@ -56,14 +56,14 @@ class Small:
 
 
 def put(path: Path, data: bytes, *, age: int = 3600) -> None:
-    """Write a file that was last changed `age` seconds ago."""
+    """Write a file that was last modified `age` seconds ago."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
     os.utime(path, ns=(then := path.stat().st_mtime_ns - age * 10**9, then))
 
 
 def publish(spec: Spec, arrays: Arrays, files: dict[str, bytes]) -> Small:
-    """Give the layouts of a spec the checksums of these files."""
+    """A copy of the spec with the checksums of these files."""
 
     def stamped(file: File) -> File:
         digest = file.digest and f"md5:{hashlib.md5(files[file.path]).hexdigest()}"
@@ -127,17 +127,17 @@ def cifar(name: str, *, per_batch: int = 4, tests: int = 3) -> Small:
 
 
 def tar(files: dict[str, bytes]) -> bytes:
-    buffer_size = io.BytesIO()
-    with tarfile.open(fileobj=buffer_size, mode="w:gz") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
         for path, data in files.items():
             entry = tarfile.TarInfo(path)
             entry.size = len(data)
             archive.addfile(entry, io.BytesIO(data))
-    return buffer_size.getvalue()
+    return buffer.getvalue()
 
 
 def batch(inputs: NDArray[np.uint8], labels: NDArray[np.int64], *, fine: bool) -> bytes:
-    """A pickle as Python 2 and numpy 1 wrote it, of which Python 3 can write none."""
+    """A pickle as written by Python 2 and numpy 1; Python 3 cannot write this format."""
 
     def string(text: bytes) -> bytes:
         return b"T" + struct.pack("<i", len(text)) + text
@@ -160,7 +160,7 @@ def batch(inputs: NDArray[np.uint8], labels: NDArray[np.int64], *, fine: bool) -
 
 
 def tiny_imagenet(classes: int = 3) -> Small:
-    """Two images of each class to train and two to test, the first in shades of grey."""
+    """Two training and two test images of each class; the first is grayscale."""
     wnids = [f"n{i:02}" for i in (2, 1, *range(3, classes + 1))]
     size = (2 * classes, 3, 64, 64)
     spec = replace(DATASETS["tiny-imagenet"], train=size, test=size, classes=classes)
@@ -187,15 +187,15 @@ def tiny_imagenet(classes: int = 3) -> Small:
         inputs[2 * classes :],
         np.array([number[w] for w in [*wnids, *sorted(wnids)]]),
     )
-    buffer_size = io.BytesIO()
-    with zipfile.ZipFile(buffer_size, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for path, data in files.items():
             archive.writestr(path, data)
-    files[f"{top}.zip"] = buffer_size.getvalue()
+    files[f"{top}.zip"] = buffer.getvalue()
     return publish(spec, arrays, files)
 
 
 def jpeg(picture: Image.Image) -> bytes:
-    buffer_size = io.BytesIO()
-    picture.save(buffer_size, "JPEG")
-    return buffer_size.getvalue()
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG")
+    return buffer.getvalue()

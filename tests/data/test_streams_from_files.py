@@ -1,4 +1,4 @@
-"""Every CIFAR and Tiny-ImageNet stream, from files of the official layout to the real ResNet-18."""
+"""CIFAR and Tiny-ImageNet streams, from files in the official layout to the ResNet-18."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ def files_for(dataset: str) -> Small:
         return tiny_imagenet(200)
     if dataset == "cifar10":
         return cifar("cifar10", per_batch=20, tests=20)
-    return cifar("cifar100", per_batch=25_000, tests=200)  # GCIL takes 20,000 samples
+    return cifar("cifar100", per_batch=25_000, tests=200)  # GCIL needs 20,000 samples
 
 
 @pytest.mark.parametrize("name", [n for n, e in STREAMS.items() if e.network == "resnet18"])
-def test_a_stream_of_colour_images_trains_the_real_network(name: str, tmp_path: Path) -> None:
+def test_a_resnet_trains_on_the_stream(name: str, tmp_path: Path) -> None:
     entry = STREAMS[name]
     small = files_for(entry.datasets[0])
     dataset = load(small.spec, small.write(tmp_path))

@@ -5,8 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from perdure.evaluation import accuracies, answers
+from perdure.evaluation import accuracies, agreement, confusion, predictions
 from perdure.records import Samples
 from perdure.streams import Test
 
@@ -14,7 +15,7 @@ CLASSES = 5
 
 
 class Source:
-    """Samples whose image is their row, so that answers can be looked up."""
+    """Samples whose input is their row number."""
 
     def __init__(self, first: int, labels: list[int]) -> None:
         self.first = first
@@ -26,21 +27,21 @@ class Source:
 
 
 class Table:
-    """A predictor with a score for every image, which counts what it is asked."""
+    """A predictor with fixed scores for every input, which records its inputs."""
 
     def __init__(self, scores: Tensor) -> None:
         self.scores = scores
-        self.asked: list[int] = []
+        self.seen: list[int] = []
 
     def __call__(self, inputs: Tensor) -> Tensor:
         rows = inputs[:, 0].long()
-        self.asked += rows.tolist()
+        self.seen += rows.tolist()
         return self.scores[rows]
 
 
 @st.composite
 def problems(draw: st.DrawFn) -> tuple[Table, list[Test]]:
-    """One to three sets of samples, several tests on each: some of all rows, some of a few."""
+    """One to three sets of samples with several tests each, of all rows or some."""
     tests = []
     first = 0
     for _ in range(draw(st.integers(1, 3))):
@@ -76,7 +77,9 @@ def best(scores: Tensor, row: int, classes: list[int]) -> int:
 
 @given(problems())
 @settings(max_examples=200)
-def test_every_test_is_scored_as_one_by_one(problem: tuple[Table, list[Test]]) -> None:
+def test_accuracies_equal_a_simple_reference_implementation(
+    problem: tuple[Table, list[Test]],
+) -> None:
     table, tests = problem
     found = accuracies(table, tests)
     everything = list(range(CLASSES))
@@ -95,7 +98,7 @@ def test_every_test_is_scored_as_one_by_one(problem: tuple[Table, list[Test]]) -
                 hits[label][1] += 1
         assert class_il == pytest.approx(100 * right / len(rows_of(test)))
     assert found.per_class == [100 * h / n if n else None for h, n in hits.values()]
-    assert sorted(table.asked) == sorted(counted)
+    assert sorted(table.seen) == sorted(counted)
     if any(test.classes is None for test in tests):
         assert found.task_il is None
         return
@@ -111,11 +114,11 @@ def test_every_test_is_scored_as_one_by_one(problem: tuple[Table, list[Test]]) -
         assert task_il == pytest.approx(100 * right / len(rows_of(test)))
 
 
-def test_masking_turns_wrong_answers_into_right_ones() -> None:
+def test_task_il_masks_the_classes_of_other_tasks() -> None:
     source = Source(0, [0, 1, 2, 3])
     scores = torch.tensor(
         [[2.0, 1, 9, 0], [1, 2, 0, 9], [9, 0, 1, 2], [0, 0, 1, 2]]
-    )  # the other task always seems likelier, but for the last
+    )  # the other task has the highest score except in the last row
     rows = torch.tensor([0, 1]), torch.tensor([2, 3])
     tests = [Test("a", source, rows[0], (0, 1)), Test("b", source, rows[1], (2, 3))]
     found = accuracies(Table(scores), tests)
@@ -125,8 +128,8 @@ def test_masking_turns_wrong_answers_into_right_ones() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
-def test_images_are_shown_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answers, "CHUNK", chunk)
+def test_inputs_are_predicted_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(predictions, "CHUNK", chunk)
     table = Table(torch.eye(10)[:, :CLASSES].repeat(1, 1))
     sizes = []
 
@@ -140,7 +143,7 @@ def test_images_are_shown_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch)
     assert sum(sizes) == 10
 
 
-def test_a_set_of_samples_is_built_once_for_all_its_tests() -> None:
+def test_shared_samples_are_built_once() -> None:
     built = []
 
     def build() -> Samples:
@@ -149,3 +152,21 @@ def test_a_set_of_samples_is_built_once_for_all_its_tests() -> None:
 
     accuracies(lambda x: x, [Test("a", build), Test("b", build, torch.tensor([0]))])
     assert len(built) == 1
+
+
+@given(seed=st.integers(0, 10**6), count=st.integers(1, 100), classes=st.integers(2, 8))
+def test_confusion_equals_torchmetrics(seed: int, count: int, classes: int) -> None:
+    draws = torch.Generator().manual_seed(seed)
+    scores = torch.randn(count, classes, generator=draws)
+    labels = torch.randint(classes, (count,), generator=draws)
+    found = confusion(scores, labels)
+    oracle = multiclass_confusion_matrix(scores.argmax(dim=1), labels, num_classes=classes)
+    assert found.counts == oracle.tolist()
+    assert found.classes == list(range(classes))
+
+
+def test_agreement_is_the_share_of_equal_predictions() -> None:
+    predicted = {"a": [0, 1, 2, 0], "b": [0, 1, 1, 1], "c": [2, 1, 2, 0]}
+    found = agreement({name: torch.eye(3)[row] for name, row in predicted.items()})
+    assert found.predictors == ["a", "b", "c"]
+    assert found.matrix == [[1, 0.5, 0.75], [0.5, 1, 0.25], [0.75, 0.25, 1]]

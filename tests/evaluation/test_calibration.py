@@ -11,13 +11,13 @@ from perdure.evaluation import calibration
 
 
 def scores_with(probabilities: list[float]) -> Tensor:
-    """Scores of two classes, the first of which has these probabilities."""
+    """Scores of two classes; the first has these probabilities."""
     p = torch.tensor(probabilities, dtype=torch.float64)
     return torch.stack([p, 1 - p], dim=1).log()
 
 
-def test_the_figure_of_a_case_done_by_hand() -> None:
-    # Two answers at 0.7, one right; one at 0.9, right; one at 0.9 for the second class, wrong.
+def test_an_example_computed_by_hand() -> None:
+    # Two predictions at 0.7, one correct; two at 0.9, one correct.
     found = calibration(scores_with([0.7, 0.7, 0.9, 0.1]), torch.tensor([0, 1, 0, 0]), bins=5)
     assert found.ece == pytest.approx((2 * abs(0.5 - 0.7) + 2 * abs(0.5 - 0.9)) / 4)
     assert [part.count for part in found.bins] == [0, 0, 0, 2, 2]
@@ -34,13 +34,13 @@ def test_the_figure_of_a_case_done_by_hand() -> None:
     sharpness=st.floats(0.1, 4),
     bins=st.integers(1, 25),
 )
-def test_is_what_torchmetrics_says(
+def test_the_error_equals_torchmetrics(
     seed: int, count: int, classes: int, sharpness: float, bins: int
 ) -> None:
     draws = torch.Generator().manual_seed(seed)
     scores = torch.randn(count, classes, generator=draws, dtype=torch.float64) * sharpness
     labels = torch.randint(classes, (count,), generator=draws)
-    # The oracle counts in float32, and has a bin of its own for what is exactly 1 there.
+    # torchmetrics uses float32 and puts a confidence of exactly 1 into a separate bin.
     confidence = scores.softmax(dim=1).max(dim=1).values
     edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
     assume(float((confidence[:, None] - edges).abs().min()) > 1e-6)
@@ -52,12 +52,12 @@ def test_is_what_torchmetrics_says(
     assert sum(part.count for part in found.bins) == count
 
 
-def test_a_certain_answer_counts_in_the_last_bin() -> None:
+def test_a_confidence_of_1_counts_in_the_last_bin() -> None:
     found = calibration(torch.tensor([[900.0, 0.0], [900.0, 0.0]]), torch.tensor([0, 1]), bins=10)
     assert found.bins[-1].count == 2
     assert found.ece == 0.5
 
 
-def test_float32_scores_are_not_called_certain_for_lack_of_digits() -> None:
+def test_float32_scores_do_not_round_to_a_confidence_of_1() -> None:
     found = calibration(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
     assert 0 < found.ece < 1e-8

@@ -1,16 +1,20 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Iterator
+from importlib import import_module
 
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
 
-from perdure.evaluation import flatness
+from perdure.evaluation import flatness, training_samples
 from perdure.learners import Predictor
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.streams import ComposedTask, Task
 
 
 def network() -> nn.Module:
@@ -31,7 +35,7 @@ def predictor(module: nn.Module) -> Predictor:
     return Predictor(module, lambda inputs: inputs)
 
 
-def test_moves_every_parameter_by_sigma_times_a_normal_draw() -> None:
+def test_flatness_equals_a_simple_reference_implementation() -> None:
     module, data = network(), samples()
     sigmas = [0.0, 0.1, 0.5]
     found = flatness(predictor(module), data, sigmas=sigmas, draws=3, noise=generator(0, "noise"))
@@ -59,7 +63,7 @@ def test_moves_every_parameter_by_sigma_times_a_normal_draw() -> None:
     assert (found.sigmas, found.draws, found.samples) == (sigmas, 3, 40)
 
 
-def test_leaves_the_network_as_it_was_even_if_it_fails() -> None:
+def test_the_network_is_restored_even_after_an_error() -> None:
     module = network()
     before = {name: value.clone() for name, value in module.state_dict().items()}
     flatness(predictor(module), samples(), noise=generator(0, "noise"))
@@ -72,8 +76,8 @@ def test_leaves_the_network_as_it_was_even_if_it_fails() -> None:
     assert all(value.equal(before[name]) for name, value in module.state_dict().items())
 
 
-def test_a_sharper_minimum_loses_more() -> None:
-    """Two networks with the same answers, of which one has ten times smaller weights."""
+def test_accuracy_drops_more_in_a_sharper_minimum() -> None:
+    """Two networks with the same predictions, one with ten times smaller weights."""
     data = samples(200)
     wide, narrow = (nn.Linear(5, 3, bias=False).double() for _ in range(2))
     with torch.no_grad():
@@ -88,10 +92,63 @@ def test_a_sharper_minimum_loses_more() -> None:
     assert curves[0].accuracy[1] > curves[1].accuracy[1] + 5
 
 
-def test_one_draw_has_no_spread_and_an_infinite_loss_is_none() -> None:
+def test_one_draw_has_no_deviation_and_an_infinite_loss_is_none() -> None:
     module = nn.Linear(5, 3)
     with torch.no_grad():
         module.weight.fill_(math.inf)
     data = Samples(torch.ones(2, 5), torch.tensor([0, 1]))
     found = flatness(predictor(module), data, sigmas=[0.0], draws=1, noise=generator(0, "noise"))
     assert (found.loss, found.accuracy_std, found.loss_std) == ([None], [None], [None])
+
+
+def numbered(first: int, count: int) -> Samples:
+    numbers = torch.arange(first, first + count)
+    return Samples(numbers[:, None].float(), numbers)
+
+
+def composed(first: int, count: int | None) -> ComposedTask:
+    def compose(batch: int, order: torch.Generator) -> Iterator[Samples]:
+        start = first
+        while count is None or start < first + count:
+            yield numbered(start, batch)
+            start += batch
+
+    return ComposedTask("composed", compose)
+
+
+def test_training_samples_come_from_all_tasks_each_at_most_once() -> None:
+    tasks = [
+        Task("a", lambda: numbered(0, 30)),
+        composed(30, 20),
+        Task("c", lambda: numbered(50, 10)),
+    ]
+    found = training_samples(tasks, 40, batch=5, seed=0)
+    labels = found.labels.tolist()
+    assert len(set(labels)) == len(labels) == 40
+    assert labels == sorted(labels)
+    assert found.inputs[:, 0].long().equal(found.labels)
+    assert min(labels) < 30 <= max(labels)
+    again = training_samples(tasks, 40, batch=5, seed=0)
+    assert again.labels.equal(found.labels)
+    assert not training_samples(tasks, 40, batch=5, seed=1).labels.equal(found.labels)
+
+
+def test_all_training_samples_are_returned_if_there_are_fewer() -> None:
+    tasks = [Task("a", lambda: numbered(0, 3)), Task("b", lambda: numbered(3, 4))]
+    assert training_samples(tasks, 100, batch=5, seed=0).labels.tolist() == list(range(7))
+
+
+def test_all_training_samples_are_equally_likely() -> None:
+    tasks = [Task("a", lambda: numbered(0, 6)), Task("b", lambda: numbered(6, 2))]
+    counts = Counter[int]()
+    for seed in range(800):
+        counts.update(training_samples(tasks, 2, batch=1, seed=seed).labels.tolist())
+    # The expected count is 200, its standard deviation 12.
+    assert all(abs(counts[i] - 200) < 60 for i in range(8))
+
+
+def test_an_endless_task_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = import_module("perdure.evaluation.flatness")  # the attribute is the function
+    monkeypatch.setattr(module, "MAX_COLLECTED", 50)
+    found = training_samples([composed(0, None)], 1000, batch=8, seed=0)
+    assert found.labels.tolist() == list(range(56))

@@ -17,7 +17,7 @@ THREE: list[list[float | None]] = [
 """Before training, then after each of three tasks."""
 
 
-def test_forgetting_is_the_fall_from_the_best() -> None:
+def test_forgetting_is_the_drop_from_the_best() -> None:
     assert forgetting(THREE) == pytest.approx(((95 - 60) + (80 - 70)) / 2)
 
 
@@ -25,16 +25,16 @@ def test_backward_transfer_is_the_change_since_a_tests_own_task() -> None:
     assert backward_transfer(THREE) == pytest.approx(((60 - 90) + (70 - 80)) / 2)
 
 
-def test_forward_transfer_is_what_a_test_gained_before_its_own_task() -> None:
+def test_forward_transfer_is_the_gain_before_a_tests_own_task() -> None:
     assert forward_transfer(THREE) == pytest.approx(((30 - 10) + (18 - 12)) / 2)
 
 
-def test_a_single_task_has_neither() -> None:
+def test_a_single_task_has_no_forgetting_or_transfer() -> None:
     for metric in (forgetting, backward_transfer, forward_transfer):
         assert metric([[10.0], [90.0]]) is None
 
 
-def test_entries_that_were_not_evaluated_do_not_matter() -> None:
+def test_missing_entries_are_ignored() -> None:
     sparse: list[list[float | None]] = [
         [10.0, 10.0, 12.0],
         [90.0, 30.0, None],
@@ -54,7 +54,7 @@ def matrices(draw: st.DrawFn) -> list[list[float]]:
 
 
 @given(matrices())
-def test_forgetting_is_at_least_what_backward_transfer_lost(matrix: list[list[float]]) -> None:
+def test_forgetting_is_at_least_minus_backward_transfer(matrix: list[list[float]]) -> None:
     lost, gained = forgetting(matrix), backward_transfer(matrix)
     assert lost is not None
     assert gained is not None
@@ -62,21 +62,21 @@ def test_forgetting_is_at_least_what_backward_transfer_lost(matrix: list[list[fl
 
 
 @given(matrices(), st.integers(-50, 50))
-def test_a_constant_on_all_entries_changes_none(matrix: list[list[float]], shift: int) -> None:
+def test_adding_a_constant_changes_nothing(matrix: list[list[float]], shift: int) -> None:
     shifted = [[value + shift for value in row] for row in matrix]
     for metric in (forgetting, backward_transfer, forward_transfer):
         assert metric(shifted) == pytest.approx(metric(matrix), abs=1e-9)
 
 
 @given(matrices())
-def test_what_never_changes_is_neither_forgotten_nor_gained(matrix: list[list[float]]) -> None:
+def test_constant_accuracy_gives_zero(matrix: list[list[float]]) -> None:
     still = [matrix[0]] * len(matrix)
     for metric in (forgetting, backward_transfer, forward_transfer):
         assert metric(still) == 0
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=20))
-def test_mean_and_sample_deviation(values: list[float]) -> None:
+def test_mean_std_equals_the_statistics_module(values: list[float]) -> None:
     mean, std = mean_std(values)
     assert mean == pytest.approx(statistics.fmean(values), abs=1e-6)
     assert std == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-6)

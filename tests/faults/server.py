@@ -1,8 +1,8 @@
-"""A process that has torch loaded and forks a child for every run it is asked for.
+"""A process that has torch loaded and forks a child for every requested run.
 
-What a child does is `perdure run …`; only its start is saved, so that runs can be killed by the
-hundred. Run as a program it reads JSON lines: a run to start, answered with the child's pid, or a
-pid to wait for, answered with its status. Until it was waited for a pid is not given to others.
+A child executes `perdure run …` without the time to import torch, so that tests can kill runs by
+the hundred. Run as a program, the server reads JSON lines: a run to start, answered with the
+child's pid, or a pid to wait for, answered with its status. A pid is not reused before that.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 STEPS = struct.Struct("qqdqq")
-"""From which step on, to which, when that ended, most steps in a row begun while a checkpoint was
-due (1: it became due just then), and how many that is now."""
+"""First step, last step, its end time, and steps in a row started while a checkpoint was due: the
+maximum and the current number."""
 
 
 # -- the child ------------------------------------------------------------------------------
 
 
 def watch(log: Path) -> None:
-    """Note every step, in memory that outlives the process, and every checkpoint taken."""
+    """Log every step, in memory that outlives the process, and every checkpoint."""
     from perdure.training.checkpoint import Checkpointer
     from perdure.training.engine import Eager
 
@@ -65,8 +65,8 @@ def watch(log: Path) -> None:
         setattr(kind, name, function)
 
 
-def be_a_run(order: dict[str, Any]) -> None:
-    """Become the command; never returns."""
+def execute_run(order: dict[str, Any]) -> None:
+    """Execute the command and exit."""
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{order['log']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
     status: object = 70
@@ -87,7 +87,7 @@ def be_a_run(order: dict[str, Any]) -> None:
 
 
 def serve() -> None:
-    """Answer the lines of stdin."""
+    """Answer the lines on stdin."""
     import torch
 
     from perdure.cli import parse
@@ -99,7 +99,7 @@ def serve() -> None:
         importlib.import_module(module)
     parse(["run"])
     settings = plan("s-mnist", "gem", dataset="mnist5k")
-    build_run(settings, read_dataset(settings), 0)  # torch loads half of itself only now
+    build_run(settings, read_dataset(settings), 0)  # triggers torch's lazy imports
     for line in sys.stdin:
         order = json.loads(line)
         if isinstance(order, int):
@@ -107,29 +107,29 @@ def serve() -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            be_a_run(order)
+            execute_run(order)
         print(pid, flush=True)
 
 
-# -- the other side -------------------------------------------------------------------------
+# -- the client -----------------------------------------------------------------------------
 
 
 class Seen(NamedTuple):
-    """What a run's log says after it has ended, however it has."""
+    """The log of a run that has ended."""
 
     first: int
-    """The step from which it went on; -1 if it took none."""
+    """The step at which it started; -1 if it executed none."""
     last: int
     at: float
-    """When the last step ended."""
+    """End time of the last step."""
     overdue: int
-    """Most steps in a row that were begun while a checkpoint was due."""
+    """Maximum number of steps in a row that started while a checkpoint was due."""
     taken: list[tuple[int, float]]
-    """Step and time of every checkpoint taken in that life."""
+    """Step and time of every checkpoint."""
 
 
 class Life:
-    """One child from its start to its end."""
+    """A child process."""
 
     def __init__(self, server: Server, pid: int, log: Path) -> None:
         self.server = server
@@ -138,7 +138,7 @@ class Life:
         self.status: int | None = None
 
     def wait(self) -> int:
-        """Its exit status; negative, the signal that ended it."""
+        """Its exit status, or minus the signal that ended it."""
         if self.status is None:
             self.status = self.server.ask(self.pid)
         return self.status
@@ -155,7 +155,7 @@ class Life:
         steps = b""
         with contextlib.suppress(FileNotFoundError):
             steps = (self.log / "steps").read_bytes()
-        if len(steps) < STEPS.size:  # it has not done anything yet, or was killed before it could
+        if len(steps) < STEPS.size:  # it has not executed a step
             steps = STEPS.pack(-1, -1, time.monotonic(), 0, 0)
         first, last, at, overdue, _ = STEPS.unpack(steps)
         taken = self.log / "taken"
@@ -176,7 +176,7 @@ class Server:
         )
 
     def start(self, folder: Path, *argv: str) -> Life:
-        """Begin `perdure run ARGV` in a folder."""
+        """Start `perdure run ARGV` in a folder."""
         self.lives += 1
         log = folder / "logs" / str(self.lives)
         log.parent.mkdir(exist_ok=True)
@@ -184,7 +184,7 @@ class Server:
         return Life(self, self.ask(order), log)
 
     def ask(self, order: object) -> int:
-        """Send a line, and read the answer to it."""
+        """Send a line and read the answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         self.process.stdin.write(json.dumps(order) + "\n")
@@ -194,7 +194,7 @@ class Server:
 
 @contextmanager
 def serving() -> Iterator[Server]:
-    """A server that ends with the block."""
+    """A server that stops at the end of the block."""
     server = Server()
     try:
         yield server

@@ -1,4 +1,4 @@
-"""Data that is not what it was when a run began."""
+"""Data that change between runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STREAM = """
 """
 
 
-def test_a_data_file_altered_between_runs_is_noticed(
+def test_a_data_file_modified_between_runs_is_noticed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -46,8 +46,6 @@ def test_a_data_file_altered_between_runs_is_noticed(
     errors = capfd.readouterr().err
     now = plan("altered:stream", "er", 40, given={"batch": 8, "epochs": 2}).data_checksum
     assert now != what.data_checksum
-    assert (
-        f"note: the data is not that of {stopped.path.parent} (checksum {now}, there "
-        f"{what.data_checksum}): its runs are left alone"
-    ) in errors
+    for part in (str(stopped.path.parent), now, what.data_checksum):
+        assert part in errors
     assert sorted(path.name for path in stopped.path.rglob("*")) == before

@@ -1,16 +1,16 @@
-"""Small datasets whose every image can be told apart, also after a rotation."""
+"""A small dataset whose images can be identified even after a rotation."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.records import Samples
 
 
 def _samples(counts: list[int], seed: int) -> Samples:
-    """Random 5 x 5 images of three channels; the middle pixel spells the row, base 256."""
+    """Random 5 x 5 images with three channels; the middle pixel encodes the row in base 256."""
     draws = torch.Generator().manual_seed(seed)
     labels = torch.arange(len(counts)).repeat_interleave(torch.tensor(counts))
     labels = labels[torch.randperm(len(labels), generator=draws)]

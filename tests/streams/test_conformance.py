@@ -1,4 +1,4 @@
-"""Every stream of the catalog keeps the rules of `perdure.testing`."""
+"""All streams pass the conformance suite."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPES = {
     "cifar100": ((3, 32, 32), 100, 5),
     "tiny-imagenet": ((3, 64, 64), 200, 3),
 }
-"""Shape of an image, classes, and training images of each class: few."""
+"""Shape of an image, number of classes, training images of each class."""
 
 
 def samples(shape: tuple[int, ...], classes: int, each: int, seed: int) -> Samples:
@@ -40,9 +40,9 @@ def dataset(name: str, *, seed: int = 0, small: bool = False, each: int | None =
 def build(name: str, seed: int = 0) -> Stream:
     """A stream of the catalog over random images."""
     first = catalog.STREAMS[name].datasets[0]
-    # The 20 phases of GCIL take up to 20,000 images; so they are tiny ones.
-    crowd = name.startswith("gcil")
-    data = dataset(first, seed=seed, small=crowd, each=200 if crowd else None)
+    # GCIL needs up to 20,000 images, so they are tiny.
+    many = name.startswith("gcil")
+    data = dataset(first, seed=seed, small=many, each=200 if many else None)
     return catalog.build_stream(name, data)
 
 
@@ -73,13 +73,13 @@ def stream(name: str) -> Stream:
 
 @pytest.mark.parametrize("name", [*catalog.STREAMS, *OWN])
 @pytest.mark.parametrize("check", STREAM_CHECKS, ids=lambda check: check.__name__)
-def test_keeps_the_rule(check: StreamCheck, name: str) -> None:
+def test_the_stream_passes(check: StreamCheck, name: str) -> None:
     checked = stream(name)
     check(checked, 32 if len(checked.tests) > 5 else 8)
 
 
 @pytest.mark.parametrize("name", catalog.STREAMS)
-def test_checksum_is_that_of_data_and_composition(name: str) -> None:
+def test_the_checksum_identifies_data_and_composition(name: str) -> None:
     assert stream(name).checksum == build(name).checksum
     assert stream(name).checksum != build(name, seed=1).checksum
 

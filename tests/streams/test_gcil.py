@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams import CIFAR10, CropFlip, Stream, gcil
 
@@ -22,7 +22,7 @@ APPEARANCE = [int(c) for c in _FIRST_SHOWN.split()]
 
 
 def dataset(order: list[int], each: int) -> Dataset:
-    """`each` images of every class and 10 of the test; three bytes that spell class and row."""
+    """`each` training and 10 test images of every class, whose three bytes encode class and row."""
     labels = torch.tensor(order).repeat(each)
     rows = torch.arange(len(labels))
     inputs = torch.stack([labels, rows // 256, rows % 256], 1).byte()[..., None, None]
@@ -41,7 +41,7 @@ def stream(request: pytest.FixtureRequest, cifar100: Dataset) -> Stream:
     return gcil(cifar100, weights=request.param)
 
 
-def test_the_published_numbers_come_out(cifar100: Dataset) -> None:
+def test_the_published_numbers_are_reproduced(cifar100: Dataset) -> None:
     uniform = [len(task.samples().labels) for task in gcil(cifar100).tasks]
     longtail = [len(task.samples().labels) for task in gcil(cifar100, weights="longtail").tasks]
     assert sum(uniform) == 19464
@@ -50,7 +50,7 @@ def test_the_published_numbers_come_out(cifar100: Dataset) -> None:
     assert len(set(gcil(cifar100).tasks[4].samples().labels.tolist())) == 1
 
 
-def test_phases_keep_within_their_bounds_and_no_sample_comes_twice(stream: Stream) -> None:
+def test_phases_respect_their_limits_and_no_sample_is_used_twice(stream: Stream) -> None:
     assert len(stream.tasks) == len(stream.tests) == 20
     shown = []
     for task in stream.tasks:
@@ -76,7 +76,7 @@ def test_classes_are_renumbered_in_order_of_first_appearance(stream: Stream) -> 
         assert number[original] == new
 
 
-def test_each_test_holds_all_classes_seen_so_far(stream: Stream) -> None:
+def test_each_test_covers_all_classes_seen_so_far(stream: Stream) -> None:
     seen: set[int] = set()
     samples = stream.tests[0].samples()
     assert len({test.samples for test in stream.tests}) == 1
@@ -89,7 +89,7 @@ def test_each_test_holds_all_classes_seen_so_far(stream: Stream) -> None:
     assert set(samples.labels.tolist()) == seen
 
 
-def test_it_is_for_coloured_images_without_boundaries(stream: Stream) -> None:
+def test_preparation_and_boundaries(stream: Stream) -> None:
     assert (stream.augment, stream.normalise) == (CropFlip(), CIFAR10)
     assert (stream.classes, stream.boundaries, stream.cumulative) == (100, False, True)
 
@@ -98,7 +98,7 @@ CLASSES, MOST, SIZE = 6, 3, 600
 
 
 def first_phases(weights: str, seeds: int) -> list[Counter[int]]:
-    """How many samples of each class the first phase has, for seeds 0, 1, 2 …"""
+    """Number of samples of each class in the first phase, for seeds 0, 1, 2 …"""
     plenty = dataset(list(range(CLASSES)), SIZE)
     assert weights in ("uniform", "longtail")
     streams = (
@@ -109,8 +109,10 @@ def first_phases(weights: str, seeds: int) -> list[Counter[int]]:
 
 
 @pytest.mark.parametrize(("weights", "decay"), [("uniform", 1.0), ("longtail", 0.984)])
-def test_counts_are_multinomial_over_the_weights_of_the_chosen(weights: str, decay: float) -> None:
-    """Each class's excess over its expectation, summed over phases, is noise."""
+def test_counts_are_multinomial_over_the_weights_of_the_chosen_classes(
+    weights: str, decay: float
+) -> None:
+    """The deviations of the counts from their expectation are random."""
     excess, variance = np.zeros(CLASSES), np.zeros(CLASSES)
     for counts in first_phases(weights, 300):
         total = sum(decay**c for c in counts)
@@ -132,13 +134,13 @@ def test_number_and_choice_of_classes_are_uniform() -> None:
     assert stats.chisquare([chosen[c] for c in range(CLASSES)]).pvalue > 0.01
 
 
-def test_a_class_gives_no_more_than_it_has() -> None:
+def test_a_phase_ends_when_its_classes_have_no_samples_left() -> None:
     stream = gcil(dataset([0, 1, 2], 30), phases=3, size=100, most=1)
     assert [len(task.samples().labels) for task in stream.tasks] == [30, 30, 30]
     assert [set(task.samples().labels.tolist()) for task in stream.tasks] == [{0}, {1}, {2}]
 
 
-def test_what_cannot_be_is_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     three = dataset([0, 1, 2], 30)
     with pytest.raises(ValueError, match="no samples are left after 3 of 4 phases"):
         gcil(three, phases=4, size=100, most=1)

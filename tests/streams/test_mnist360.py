@@ -6,7 +6,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams import ComposedTask, mnist360
 
@@ -15,11 +15,11 @@ MNIST = [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949]
 
 
 def row_of(image: Tensor) -> int:
-    """The row that the middle pixel spells; it stays where it is in any rotation."""
+    """The row encoded in the middle pixel, which no rotation moves."""
     return int.from_bytes(bytes(image[:, 2, 2].tolist()), "big")
 
 
-def turned(image: Tensor, degrees: float) -> Tensor:
+def rotated(image: Tensor, degrees: float) -> Tensor:
     bands = [np.array(Image.fromarray(band.numpy()).rotate(degrees)) for band in image]
     return torch.from_numpy(np.stack(bands))
 
@@ -31,8 +31,7 @@ def one_task(dataset: Dataset) -> ComposedTask:
 
 
 @pytest.mark.parametrize("batch", [1, 3, 16, 100])
-def test_the_stream_follows_the_rule_image_by_image(digits: Dataset, batch: int) -> None:
-    """The rule of the protocol, followed one image at a time."""
+def test_the_stream_equals_a_simple_reference_implementation(digits: Dataset, batch: int) -> None:
     labels, inputs = digits.train.labels, digits.train.inputs
     rows = {d: (labels == d).nonzero()[:, 0].tolist() for d in range(9)}
     chunks = {}
@@ -54,9 +53,9 @@ def test_the_stream_follows_the_rule_image_by_image(digits: Dataset, batch: int)
                 assert shown.labels.tolist() == [d for d in pair for _ in range(takes[d])]
                 for image, d in zip(shown.inputs, shown.labels.tolist(), strict=True):
                     row = row_of(image)
-                    left[d].remove(row)  # a KeyError, were it drawn twice or of another chunk
+                    left[d].remove(row)  # KeyError if drawn twice or from another chunk
                     degrees = (d - 1) * 60 + drawn[d] * 360 / len(rows[d])
-                    assert torch.equal(image, turned(inputs[row], degrees))
+                    assert torch.equal(image, rotated(inputs[row], degrees))
                     drawn[d] += 1
     assert next(batches, None) is None
 
@@ -67,7 +66,7 @@ def test_steps_are_counted_without_building_the_epoch(digits: Dataset, batch: in
     assert task.steps(batch) == sum(1 for _ in task.epoch(batch, torch.Generator()))
 
 
-def test_full_mnist_gives_the_published_numbers() -> None:
+def test_full_mnist_has_the_published_number_of_samples() -> None:
     labels = torch.arange(10).repeat_interleave(torch.tensor(MNIST))
     samples = Samples(torch.zeros(60000, 1, 1, 1, dtype=torch.uint8), labels)
     task = one_task(Dataset("mnist", samples, samples, classes=10, checksum=""))
@@ -76,7 +75,7 @@ def test_full_mnist_gives_the_published_numbers() -> None:
     assert task.steps(1) == 54024
 
 
-def test_the_order_generator_alone_decides_what_is_drawn(digits: Dataset) -> None:
+def test_draws_depend_only_on_the_order_generator(digits: Dataset) -> None:
     task = one_task(digits)
     one, same, other = (task.collect(16, torch.Generator().manual_seed(seed)) for seed in (0, 0, 1))
     assert torch.equal(one.inputs, same.inputs)
@@ -84,7 +83,7 @@ def test_the_order_generator_alone_decides_what_is_drawn(digits: Dataset) -> Non
     assert not torch.equal(one.inputs, other.inputs)
 
 
-def test_the_test_has_every_image_turned_by_its_number_within_its_digit(digits: Dataset) -> None:
+def test_test_images_are_rotated_by_their_number_within_the_digit(digits: Dataset) -> None:
     stream = mnist360(digits)
     (test,) = stream.tests
     inputs, labels, _ = test.samples()
@@ -94,7 +93,7 @@ def test_the_test_has_every_image_turned_by_its_number_within_its_digit(digits: 
     for image, row in zip(inputs, wanted.tolist(), strict=True):
         digit = int(digits.test.labels[row])
         degrees = met[digit] * 360 / int((digits.test.labels == digit).sum())
-        assert torch.equal(image, turned(digits.test.inputs[row], degrees))
+        assert torch.equal(image, rotated(digits.test.inputs[row], degrees))
         met[digit] += 1
     assert test.samples() is test.samples()
     assert (test.rows, test.classes, test.since) == (None, None, 0)
@@ -107,7 +106,7 @@ def test_there_are_ten_outputs_and_no_boundaries(digits: Dataset) -> None:
         stream.tasks[0].samples()
 
 
-def test_every_digit_must_be_there(digits: Dataset) -> None:
+def test_every_digit_is_needed(digits: Dataset) -> None:
     few = Samples(digits.train.inputs[:3], torch.arange(3))
     with pytest.raises(ValueError, match="needs images of digits 0 to 8"):
         mnist360(Dataset("few", few, few, classes=10, checksum=""))

@@ -9,7 +9,7 @@ from PIL import Image
 from scipy import stats
 from torch import Tensor
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.streams import rotate, rotated
 
 
@@ -33,7 +33,7 @@ angles = st.one_of(
     channels=st.sampled_from([1, 3]),
     seed=st.integers(0, 2**32),
 )
-def test_every_pixel_is_as_pillow_has_it(
+def test_every_pixel_equals_pillows(
     degrees: float, height: int, width: int, channels: int, seed: int
 ) -> None:
     draws = torch.Generator().manual_seed(seed)
@@ -50,20 +50,20 @@ def test_each_image_may_have_its_own_angle() -> None:
     assert torch.equal(rotate(inputs, degrees), torch.stack(expected))
 
 
-def test_the_images_themselves_stay_as_they_are(digits: Dataset) -> None:
+def test_the_images_are_not_modified(digits: Dataset) -> None:
     before = digits.train.inputs.clone()
     rotate(digits.train.inputs, 45)
     rotate(digits.train.inputs, torch.arange(len(before)))
     assert torch.equal(digits.train.inputs, before)
 
 
-def test_no_image_is_rotated_to_no_image() -> None:
+def test_an_empty_batch() -> None:
     assert rotate(torch.zeros(0, 1, 4, 4, dtype=torch.uint8), 30).shape == (0, 1, 4, 4)
     assert rotate(torch.zeros(0, 1, 4, 4), torch.zeros(0)).shape == (0, 1, 4, 4)
 
 
-def test_as_many_angles_as_images_or_one() -> None:
-    with pytest.raises(ValueError, match="3 images need as many angles or one, not 2"):
+def test_the_number_of_angles_must_match() -> None:
+    with pytest.raises(ValueError, match="2 angles for 3 images"):
         rotate(torch.zeros(3, 1, 4, 4), torch.zeros(2))
 
 
@@ -71,7 +71,7 @@ def angle(name: str) -> float:
     return float(name.removesuffix(" degrees"))
 
 
-def test_a_task_turns_training_and_test_images_by_the_same_angle(digits: Dataset) -> None:
+def test_a_task_rotates_training_and_test_images_by_the_same_angle(digits: Dataset) -> None:
     stream = rotated(digits, seed=3)
     assert len(stream.tasks) == len(stream.tests) == 20
     assert stream.classes == 10
@@ -81,7 +81,7 @@ def test_a_task_turns_training_and_test_images_by_the_same_angle(digits: Dataset
         train_images, train_labels, _ = task.samples()
         assert torch.equal(train_labels, digits.train.labels)
         assert torch.equal(test.samples().labels, digits.test.labels)
-        # 0.005 degrees, the rounding of the name, moves no pixel of a 5 x 5 image here.
+        # The name is rounded to 0.01 degrees, which moves no pixel of a 5 x 5 image here.
         assert torch.equal(train_images, rotate(digits.train.inputs, angle(task.name)))
         assert torch.equal(test.samples().inputs, rotate(digits.test.inputs, angle(task.name)))
 
@@ -94,7 +94,9 @@ def test_angles_are_uniform_up_to_180_degrees_and_unsorted(digits: Dataset) -> N
     assert all(each != sorted(each) for each in angles)
 
 
-def test_test_samples_are_made_once_and_training_samples_until_released(digits: Dataset) -> None:
+def test_test_samples_are_built_once_and_training_samples_again_after_release(
+    digits: Dataset,
+) -> None:
     stream = rotated(digits, seed=0)
     assert stream.tests[2].samples() is stream.tests[2].samples()
     first = stream.tasks[2].samples()
@@ -105,7 +107,7 @@ def test_test_samples_are_made_once_and_training_samples_until_released(digits: 
     assert torch.equal(again.inputs, first.inputs)
 
 
-def test_the_last_short_batch_is_kept(digits: Dataset) -> None:
+def test_the_last_smaller_batch_is_kept(digits: Dataset) -> None:
     task = rotated(digits, seed=0).tasks[0]
     sizes = [len(batch.labels) for batch in task.epoch(50, torch.Generator())]
     assert sizes == [50] * (690 // 50) + [690 % 50]

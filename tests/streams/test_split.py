@@ -3,12 +3,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.streams import CIFAR10, CropFlip, split
 
 
 @pytest.mark.parametrize("tasks", [1, 2, 5, 10])
-def test_tasks_partition_the_images_by_class_in_natural_order(digits: Dataset, tasks: int) -> None:
+def test_tasks_partition_the_images_by_class_in_order(digits: Dataset, tasks: int) -> None:
     stream = split(digits, tasks, "s-digits")
     size = 10 // tasks
     seen = 0
@@ -28,14 +28,14 @@ def test_tasks_partition_the_images_by_class_in_natural_order(digits: Dataset, t
     assert seen == len(digits.train.labels)
 
 
-def test_all_tests_are_rows_of_the_same_samples(digits: Dataset) -> None:
+def test_all_tests_share_the_same_samples(digits: Dataset) -> None:
     tests = split(digits, 5, "s-digits").tests
     assert len({test.samples for test in tests}) == 1
     assert tests[0].samples() is digits.test
 
 
 @pytest.mark.parametrize("batch", [1, 7, 32])
-def test_an_epoch_shows_each_image_once_less_the_last_short_batch(
+def test_an_epoch_shows_each_image_once_except_the_last_smaller_batch(
     digits: Dataset, batch: int
 ) -> None:
     task = split(digits, 5, "s-digits").tasks[1]
@@ -54,7 +54,7 @@ def test_epochs_differ_in_order(digits: Dataset) -> None:
     assert not torch.equal(first.inputs, second.inputs)
 
 
-def test_it_carries_what_it_is_given(digits: Dataset) -> None:
+def test_arguments_are_passed_to_the_stream(digits: Dataset) -> None:
     stream = split(digits, 5, "s-digits", augment=CropFlip(), normalise=CIFAR10)
     assert (stream.augment, stream.normalise) == (CropFlip(), CIFAR10)
     assert (stream.name, stream.data, stream.shape) == ("s-digits", "digits", (3, 5, 5))
@@ -63,6 +63,6 @@ def test_it_carries_what_it_is_given(digits: Dataset) -> None:
 
 
 @pytest.mark.parametrize("tasks", [0, 3, 20, -5])
-def test_classes_must_divide_into_the_tasks(digits: Dataset, tasks: int) -> None:
+def test_the_number_of_tasks_must_divide_the_classes(digits: Dataset, tasks: int) -> None:
     with pytest.raises(ValueError, match="10 classes cannot be divided equally"):
         split(digits, tasks, "s-digits")

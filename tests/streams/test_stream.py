@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams import ComposedTask, Stream, Task, gcil, mnist360, permuted, split
 
@@ -16,7 +16,7 @@ def bag(samples: Samples) -> list[tuple[bytes, int]]:
     return sorted((image.numpy().tobytes(), label) for image, label in pairs)
 
 
-def test_samples_are_made_when_first_asked_for_and_again_after_release() -> None:
+def test_samples_are_built_when_first_needed_and_again_after_release() -> None:
     made = []
 
     def make() -> Samples:
@@ -34,7 +34,7 @@ def test_samples_are_made_when_first_asked_for_and_again_after_release() -> None
     assert len(made) == 2
 
 
-def test_steps_of_a_known_size_build_nothing() -> None:
+def test_steps_of_a_known_size_do_not_build_samples() -> None:
     def make() -> Samples:
         raise AssertionError
 
@@ -42,7 +42,7 @@ def test_steps_of_a_known_size_build_nothing() -> None:
     assert Task("sized", make, size=10, drop_last=False).steps(4) == 3
 
 
-def test_an_epoch_draws_its_order_when_its_first_batch_is_asked_for(digits: Dataset) -> None:
+def test_an_epoch_draws_its_order_when_the_first_batch_is_requested(digits: Dataset) -> None:
     task, order = split(digits, 5, "s").tasks[0], torch.Generator().manual_seed(0)
     before = order.get_state()
     epoch = task.epoch(8, order)
@@ -71,13 +71,13 @@ def test_joined_is_one_task_with_all_samples_of_all_tasks(digits: Dataset, kind:
     assert joint.checksum not in ("", stream.checksum)
 
 
-def test_joined_collects_what_composes_its_own_batches(digits: Dataset) -> None:
+def test_joined_collects_composed_batches(digits: Dataset) -> None:
     stream, order = mnist360(digits), torch.Generator().manual_seed(4)
     (task,) = stream.tasks
     assert isinstance(task, ComposedTask)
     expected = bag(task.collect(4, torch.Generator().manual_seed(4)))
     joint = stream.joined(4, order)
-    order.manual_seed(99)  # what the run draws meanwhile is no matter
+    order.manual_seed(99)  # draws of the run in between do not matter
     assert bag(joint.tasks[0].samples()) == expected
     joint.tasks[0].release()
     assert bag(joint.tasks[0].samples()) == expected
@@ -85,7 +85,7 @@ def test_joined_collects_what_composes_its_own_batches(digits: Dataset) -> None:
     assert sum(len(batch.labels) for batch in shown) == len(expected)
 
 
-def test_joined_lets_go_of_the_parts(digits: Dataset) -> None:
+def test_joined_releases_the_tasks(digits: Dataset) -> None:
     stream = permuted(digits, tasks=3)
     stream.joined(8, torch.Generator()).tasks[0].samples()
     assert all(task._samples is None for task in stream.tasks)

@@ -12,14 +12,14 @@ from perdure.cli.values import Folder, Switch
 
 @dataclass(frozen=True)
 class FetchOptions:
-    """Download a dataset, check it, and keep it where runs find it."""
+    """Download a dataset, verify it, and store it where runs find it."""
 
     name: Positional[Literal["mnist", "cifar10", "cifar100", "tiny-imagenet"]]
-    """Which one."""
+    """Name of the dataset."""
     data: Folder = None
-    """Folder to put it in; the user cache unless given."""
+    """Folder to download to. Default: the user's cache folder."""
     quiet: Switch = False
-    """No progress."""
+    """Do not show progress."""
 
 
 def fetch(options: FetchOptions) -> int:
@@ -33,18 +33,18 @@ def fetch(options: FetchOptions) -> int:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Check every file of the datasets that are there."""
+    """Verify all files of the datasets that are on this machine."""
 
     names: Annotated[
         Positional[tuple[str, ...]], arg(metavar="[NAME ...]", help_behavior_hint="")
     ] = ()
-    """Which datasets; all unless given."""
+    """Names of datasets. Default: all."""
     data: Folder = None
-    """Folder to look in, and the only one searched."""
+    """The only folder to search. Default: $PERDURE_DATA, then the user's cache folder."""
 
 
 def verify(options: VerifyOptions) -> int:
-    """Check datasets; status 1 if one is damaged, or one that was named is missing."""
+    """Verify datasets; status 1 if one is damaged, or a named one is missing."""
     from perdure import data
 
     findings = data.verify(options.data, list(options.names) or None)
@@ -56,9 +56,9 @@ def verify(options: VerifyOptions) -> int:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Download datasets, or check those that are there."""
+    """Download or verify datasets."""
 
-    what: (
+    action: (
         Annotated[FetchOptions, subcommand("fetch")]
         | Annotated[VerifyOptions, subcommand("verify")]
     )

@@ -7,31 +7,31 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class ListOptions:
-    """Show the methods, the streams, and which datasets are there."""
+    """List the methods, streams and datasets, and where datasets are found."""
 
 
 def show_list(options: ListOptions) -> int:
-    """Methods, streams, and which datasets are there."""
+    """List methods, streams and datasets."""
     from rich.table import Table
 
     from perdure import catalog, presets
     from perdure.cli.tables import show
     from perdure.data import DATASETS, locate
 
-    methods = Table("method", "", "paper", title="Methods")
+    methods = Table("method", "name", "paper", title="Methods")
     for name, method in catalog.METHODS.items():
         methods.add_row(name, method.title, method.paper)
-    streams = Table("stream", "", "data", "published buffers", title="Streams")
+    streams = Table("stream", "description", "data", "published buffers", title="Streams")
     streams.columns[0].no_wrap = True
     for name, entry in catalog.STREAMS.items():
         buffers = ", ".join(map(str, presets.published_buffers("clser", name)))
-        datasets = " or ".join(entry.datasets)
-        streams.add_row(name, entry.title, datasets, buffers or "–")
-    present = Table("dataset", "where", title="Datasets")
-    for name in DATASETS:
-        place = locate(name)
-        shipped = "ships with perdure" if name == "mnist5k" else None
-        absent = f"not found: perdure data fetch {name}"
-        present.add_row(name, shipped or (str(place) if place else absent))
-    show(methods, streams, present)
+        streams.add_row(name, entry.title, " or ".join(entry.datasets), buffers or "–")
+    datasets = Table("dataset", "location", title="Datasets")
+    for name, spec in DATASETS.items():
+        if spec.bundled is not None:
+            location = "comes with perdure"
+        else:
+            location = str(locate(name) or f"not found; download: perdure data fetch {name}")
+        datasets.add_row(name, location)
+    show(methods, streams, datasets)
     return 0

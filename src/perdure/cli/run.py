@@ -143,7 +143,7 @@ def run(options: RunOptions) -> int:
     """Plan, train what is missing, and show the results."""
     from perdure.cli.tables import show
     from perdure.display import results_table, tell_user
-    from perdure.streams.batches import not_resumable
+    from perdure.streams.from_batches import not_resumable
     from perdure.training.build import build_run, read_dataset
     from perdure.training.distributed import from_rank_0
     from perdure.training.launch import is_main_process, setup_ranks

@@ -1,9 +1,9 @@
-"""Datasets: found, checked, decoded once to uint8 tensors; downloaded on request."""
+"""Datasets: download, verify, and decode once to uint8 tensors."""
 
 from perdure.data.dataset import Dataset
 from perdure.data.download import fetch
-from perdure.data.official import DATASETS
-from perdure.data.reading import Finding, load, locate, verify
+from perdure.data.loading import Finding, explain_missing, load, locate, verify
+from perdure.data.registry import DATASETS
 from perdure.data.spec import DataError, File, Layout, Spec
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "Finding",
     "Layout",
     "Spec",
+    "explain_missing",
     "fetch",
     "load",
     "locate",

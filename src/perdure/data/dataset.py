@@ -1,4 +1,4 @@
-"""What a reader returns: a dataset as uint8 tensors."""
+"""A dataset as uint8 tensors."""
 
 from __future__ import annotations
 
@@ -15,34 +15,43 @@ class Dataset:
     """Training and test samples: images uint8 [n, channels, height, width], labels int64 [n]."""
 
     name: str
+    """Name under which results refer to it."""
     train: Samples
+    """Training samples."""
     test: Samples
+    """Test samples."""
     classes: int
+    """Number of classes; labels are 0 to classes - 1."""
     checksum: str
-    """Fingerprint of the files it was read from."""
+    """Identifies the content: equal datasets have equal checksums."""
 
     def to(self, device: torch.device | str) -> Dataset:
         """The same dataset on another device."""
         return replace(self, train=self.train.to(device), test=self.test.to(device))
 
     def validation(self, fraction: float, seed: int = 0) -> Dataset:
-        """A dataset whose test samples are a random `fraction` of the training samples.
+        """A dataset for choosing hyperparameters: it does not contain the test samples.
 
-        For choosing hyperparameters: the real test samples are not in it.
+        Args:
+            fraction: Share of the training samples, drawn at random, that become test samples;
+                between 0 and 1. The others remain training samples.
+            seed: Seed of the draw.
+
+        Raises:
+            ValueError: If `fraction` is not between 0 and 1.
         """
         if not 0 < fraction < 1:
             raise ValueError(
                 f"validation fraction is {fraction}; expected a number between 0 and 1"
             )
-        n = len(self.train.labels)
-        rows = torch.randperm(n, generator=generator(seed, "validation")).to(
-            self.train.labels.device
-        )
-        held = max(1, round(n * fraction))
+        labels = self.train.labels
+        rows = torch.randperm(len(labels), generator=generator(seed, "validation"))
+        rows = rows.to(labels.device)
+        held_out = max(1, round(len(labels) * fraction))
         return replace(
             self,
             name=f"{self.name}-validation",
-            train=self.train.rows(rows[held:].sort().values),
-            test=self.train.rows(rows[:held].sort().values),
+            train=self.train.rows(rows[held_out:].sort().values),
+            test=self.train.rows(rows[:held_out].sort().values),
             checksum=f"{self.checksum}/validation-{fraction}-{seed}",
         )

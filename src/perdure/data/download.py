@@ -1,4 +1,4 @@
-"""Downloading a dataset's files from where they are published."""
+"""Download a dataset's files from where they are published."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from perdure.data import cache
-from perdure.data.reading import load, locate
-from perdure.data.search import resolve
+from perdure.data.loading import load, locate
+from perdure.data.registry import find_spec
 from perdure.data.spec import DataError, File, Spec
 
 
@@ -22,20 +22,31 @@ def fetch(
     url: str | None = None,
     progress: bool = True,
 ) -> Path:
-    """Download a dataset into `root` or the user's cache, unless it is there and right.
+    """Download a dataset, unless it is already there and undamaged.
 
-    `url` is a web folder with the same files, to be used in place of the official one. Archives
-    stay packed. A file gets its name only when all of it is there and its checksum is right.
-    Returns where the files are, as `locate` does. `progress` is shown on stderr.
+    Archives stay packed. A file appears under its name only when it is complete and its checksum
+    matches.
 
-    >>> fetch("mnist5k", progress=False).name  # comes with the package
+    Args:
+        name: Name of a dataset (see `DATASETS`), or a `Spec` of your own.
+        root: Folder to download to; by default the user's cache.
+        url: Web folder with the same files, to use instead of the official one.
+        progress: Whether to report progress on stderr.
+
+    Returns:
+        The archive or folder with the files, as from `locate`.
+
+    Raises:
+        DataError: If a file cannot be downloaded or written.
+
+    >>> fetch("mnist5k", progress=False).name  # bundled with the package
     'mnist5k.npz'
     """
-    spec = resolve(name)
-    if _right(spec, root):
+    spec = find_spec(name)
+    if _is_complete(spec, root):
         if progress:
-            here = "comes with perdure" if spec.home else "is there already"
-            print(f"{spec.name} {here}: nothing to fetch", file=sys.stderr)
+            reason = "comes with perdure" if spec.bundled else "is already there"
+            print(f"{spec.name} {reason}; nothing to download", file=sys.stderr)
     else:
         root = cache.folder() if root is None else Path(root)
         base = (url or spec.url).rstrip("/")
@@ -46,11 +57,11 @@ def fetch(
     return place
 
 
-def _right(spec: Spec, root: Path | str | None) -> bool:
+def _is_complete(spec: Spec, root: Path | str | None) -> bool:
     try:
         load(spec, root)
     except DataError:
-        if spec.home is not None:
+        if spec.bundled is not None:
             raise
         return False
     return True
@@ -60,7 +71,7 @@ def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
     import pooch
     import requests
 
-    by_hand = f"try again later, or put a copy of it at {root / file.path}"
+    manually = f"try again later, or save a copy as {root / file.path}"
     log = pooch.get_logger()
     level = log.level
     log.setLevel("ERROR")
@@ -69,43 +80,43 @@ def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
             url, file.digest, file.path, root, downloader=partial(_download, progress=progress)
         )
     except requests.RequestException as error:
-        raise DataError(f"{url} cannot be reached ({type(error).__name__}); {by_hand}") from None
+        raise DataError(f"{url} cannot be reached ({type(error).__name__}); {manually}") from None
     except OSError as error:
         raise DataError(
             f"{error.filename or root} cannot be written ({error.strerror}); "
-            "free the space or name another folder with --data"
+            "free some space or choose another folder with --data"
         ) from None
     except DataError as error:
-        raise DataError(f"{error}; {by_hand}") from None
+        raise DataError(f"{error}; {manually}") from None
     except ValueError:
-        raise DataError(f"{url} has other content than {file.digest}; {by_hand}") from None
+        raise DataError(f"{url} does not match the checksum {file.digest}; {manually}") from None
     finally:
         log.setLevel(level)
 
 
 def _download(url: str, output: str, _: Any, *, progress: bool) -> None:
-    """Write the bytes as they are sent (a server may declare a .gz file a compressed answer)."""
     import requests
-    from urllib3.exceptions import HTTPError
 
     received = 0
-    Path(output).chmod(0o644)  # pooch's temporary files are for their owner alone
+    Path(output).chmod(0o644)  # pooch's temporary files are readable by their owner only
     with requests.get(url, stream=True, timeout=30) as response, open(output, "wb") as file:
         if not response.ok:
-            raise DataError(f"{url} answered {response.status_code} {response.reason}")
+            raise DataError(f"{url} returned {response.status_code} {response.reason}")
+        # Some servers declare a .gz file to be a compressed response; it must stay compressed.
+        response.raw.headers.pop("Content-Encoding", None)
         size = int(response.headers.get("Content-Length", 0))
         with _progress(url, size, progress) as advance:
             try:
-                for chunk in response.raw.stream(2**18, decode_content=False):
+                for chunk in response.iter_content(2**18):
                     received += file.write(chunk)
                     advance(len(chunk))
-            except HTTPError:
-                raise DataError(f"{url} broke off after {received} of {size} bytes") from None
+            except requests.RequestException:
+                raise DataError(f"{url} disconnected after {received} of {size} bytes") from None
 
 
 @contextmanager
 def _progress(url: str, size: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A bar on a terminal, a line elsewhere."""
+    """A progress bar on a terminal, a single line elsewhere."""
     if shown and sys.stderr.isatty():
         from rich.console import Console
         from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
@@ -116,5 +127,5 @@ def _progress(url: str, size: int, shown: bool) -> Iterator[Callable[[int], None
             yield lambda n: bar.advance(task, n)
         return
     if shown:
-        print(f"fetching {url}", file=sys.stderr)
+        print(f"downloading {url}", file=sys.stderr)
     yield lambda _: None

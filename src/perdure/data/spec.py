@@ -1,4 +1,4 @@
-"""What a dataset is made of: its files with their checksums, its shapes, and its decoder."""
+"""What a dataset consists of: files with their checksums, shapes, and a decoder."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ Shape: TypeAlias = tuple[int, int, int, int]
 """[n, channels, height, width]."""
 
 Contents: TypeAlias = dict[Path, Callable[[], bytes]]
-"""Where each file is, as a user would name it (archive/member for one in an archive), and how to
-read it. What is read has passed its checksum, if there is one."""
+"""Path of each file (archive/member inside an archive) and a function that reads it.
+
+The function verifies the file's checksum, if it has one."""
 
 
 class DataError(ValueError):
-    """A dataset is missing, damaged, or cannot be fetched; one sentence says what to do."""
+    """A dataset is missing, damaged or cannot be downloaded."""
 
 
 class Arrays(NamedTuple):
@@ -35,40 +36,43 @@ class File(NamedTuple):
     """A file of a dataset and its published checksum."""
 
     path: str
-    """Below the root, or in the archive. A folder stands for all the files in it."""
+    """Relative to the root folder or to the archive. A folder stands for all files in it."""
     digest: str | None = None
-    """`md5:` or `sha256:` and hexadecimal digits; None if none is published."""
+    """`md5:` or `sha256:` and the hexadecimal digits; None if no checksum is published."""
 
 
 class Layout(NamedTuple):
-    """One way in which a dataset's files lie below a root."""
+    """One way in which a dataset's files are stored in a root folder."""
 
     files: tuple[File, ...]
-    """In the order in which the decoder wants them."""
+    """In the order in which the decoder expects them."""
     members: tuple[File, ...] = ()
-    """What the decoder wants of a tar archive; of a zip archive it gets every member."""
+    """Members of a tar archive that the decoder needs. A zip archive is read completely."""
 
 
 @dataclass(frozen=True)
 class Spec:
-    """A dataset: which files hold it and what comes out of them."""
+    """Describes a dataset: its files and the arrays they contain."""
 
     name: str
+    """Identifies the dataset, also in the cache: another decoder needs another name."""
     train: Shape
+    """Shape of the training images."""
     test: Shape
+    """Shape of the test images."""
     classes: int
+    """Number of classes."""
     decode: Callable[[Spec, Contents], Arrays]
-    """What it gives is kept in the cache under `name`, so another decoder needs another name."""
+    """Turns the files' contents into arrays."""
     layouts: tuple[Layout, ...]
-    """In the order of preference. The first is the one that is downloaded, so that a download
-    takes the place of what another layout has damaged."""
+    """Accepted layouts, the preferred one first. Downloads use the first."""
     url: str = ""
-    """The web folder that holds the files of the first layout."""
-    home: Path | None = None
-    """The root of a dataset that ships inside the package."""
+    """Web folder with the files of the first layout."""
+    bundled: Path | None = None
+    """Root folder of a dataset that ships with the package; None for all others."""
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """Shape and type of each of the `Arrays`, by name."""
+        """Shape and dtype of each field of `Arrays`."""
         byte, integer = np.dtype(np.uint8), np.dtype(np.int64)
         return {
             "train_images": (self.train, byte),

@@ -1,72 +1,129 @@
-"""Accuracy of anything that predicts, on the tests of a stream."""
+"""Accuracy, confusion and agreement of predictors."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from perdure.evaluation.answers import Answers, Predict, ask
+from perdure.evaluation.predictions import Predictions, ScoreFunction, predict
 from perdure.streams import Test
 
 
 @dataclass(frozen=True)
 class Accuracies:
-    """Percent right on each test, and on each class over all these tests together."""
+    """Accuracy in percent on each test, and on each class over all these tests."""
 
     class_il: list[float]
-    """Prediction is an argmax over all outputs."""
+    """Class-IL: the prediction is the argmax over all outputs."""
     task_il: list[float] | None
-    """With the other tasks' classes masked; None unless every test names its classes."""
+    """Task-IL: the classes of other tasks are masked; None unless all tests define classes."""
     per_class: list[float | None]
-    """By class; None for classes that no test holds."""
+    """Accuracy of each class; None for classes without test samples."""
 
 
-def accuracies(predict: Predict, tests: Sequence[Test]) -> Accuracies:
-    """Evaluate raw images → scores [n, classes] on tests; rows that tests share are scored once.
+def accuracies(score: ScoreFunction, tests: Sequence[Test]) -> Accuracies:
+    """Evaluate a predictor. Samples that tests share are scored once.
+
+    Args:
+        score: Maps raw inputs to scores [n, classes].
+        tests: Tests of a stream.
 
     >>> from perdure import Samples
     >>> samples = Samples(torch.eye(3), torch.tensor([0, 1, 1]))
     >>> accuracies(lambda x: x, [Test("all", lambda: samples, classes=(0, 1))]).class_il
     [66.66666666666667]
     """
-    return accuracies_of(ask(predict, tests), tests)
+    return accuracies_of(predict(score, tests), tests)
 
 
-def accuracies_of(found: Sequence[Answers], tests: Sequence[Test]) -> Accuracies:
-    """The accuracies in what a predictor answered to these tests."""
+def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> Accuracies:
+    """Accuracies of predictions.
+
+    Args:
+        predictions: From `predict` for these tests.
+        tests: The tests.
+    """
     class_il: dict[int, float] = {}
     task_il: dict[int, float] = {}
-    answered: list[tuple[Tensor, Tensor]] = []
+    results: list[tuple[Tensor, Tensor]] = []
     outputs = 0
-    for group, scores, labels, place in found:
-        right = scores.argmax(dim=1) == labels
+    for group, scores, labels, position in predictions:
+        correct = scores.argmax(dim=1) == labels
         for i in group:
             test = tests[i]
-            own = place if test.rows is None else place[test.rows]
-            class_il[i] = _percent(right[own])
+            rows = position if test.rows is None else position[test.rows]
+            class_il[i] = _percent(correct[rows])
             if test.classes is not None:
                 columns = torch.tensor(test.classes, device=labels.device)
-                answer = columns[scores[own][:, columns].argmax(dim=1)]
-                task_il[i] = _percent(answer == labels[own])
-        answered.append((labels, right))
+                predicted = columns[scores[rows][:, columns].argmax(dim=1)]
+                task_il[i] = _percent(predicted == labels[rows])
+        results.append((labels, correct))
         outputs = scores.shape[1]
     return Accuracies(
         class_il=[class_il[i] for i in range(len(tests))],
         task_il=[task_il[i] for i in range(len(tests))] if len(task_il) == len(tests) else None,
-        per_class=_per_class(answered, outputs),
+        per_class=_per_class(results, outputs),
     )
 
 
-def _per_class(answers: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[float | None]:
-    labels = torch.cat([part for part, _ in answers])
-    right = torch.cat([part for _, part in answers])
-    hits = torch.bincount(labels[right], minlength=classes).tolist()
+def _per_class(results: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[float | None]:
+    labels = torch.cat([part for part, _ in results])
+    correct = torch.cat([part for _, part in results])
+    hits = torch.bincount(labels[correct], minlength=classes).tolist()
     counts = torch.bincount(labels, minlength=classes).tolist()
     return [100 * hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
 
 
-def _percent(right: Tensor) -> float:
-    return 100 * int(right.sum()) / len(right)
+def _percent(correct: Tensor) -> float:
+    return 100 * int(correct.sum()) / len(correct)
+
+
+@dataclass(frozen=True)
+class Confusion:
+    """Confusion matrix."""
+
+    classes: list[int]
+    counts: list[list[int]]
+    """One row for each true class, one column for each predicted class."""
+
+
+def confusion(scores: Tensor, labels: Tensor) -> Confusion:
+    """Count samples by true and predicted class.
+
+    Args:
+        scores: [n, classes].
+        labels: [n].
+
+    >>> confusion(torch.eye(3)[[0, 1, 1]], torch.tensor([0, 1, 2])).counts
+    [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
+    """
+    classes = scores.shape[1]
+    pairs = labels * classes + scores.argmax(dim=1)
+    counts = torch.bincount(pairs, minlength=classes**2).view(classes, classes)
+    return Confusion(list(range(classes)), counts.tolist())
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Agreement of predictors."""
+
+    predictors: list[str]
+    matrix: list[list[float]]
+    """Share of samples for which two predictors predict the same class."""
+
+
+def agreement(scores: Mapping[str, Tensor]) -> Agreement:
+    """Compare the predictions of several predictors for the same samples.
+
+    Args:
+        scores: [n, classes] of each predictor, by name.
+
+    >>> agreement({"a": torch.eye(4), "b": torch.eye(4)[[0, 1, 2, 2]]}).matrix
+    [[1.0, 0.75], [0.75, 1.0]]
+    """
+    predicted = [part.argmax(dim=1) for part in scores.values()]
+    matrix = [[float((a == b).double().mean()) for b in predicted] for a in predicted]
+    return Agreement(list(scores), matrix)

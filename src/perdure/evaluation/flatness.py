@@ -1,9 +1,9 @@
-"""Flat minima: accuracy and loss under noise on the weights (Section 6.1)."""
+"""Flatness of minima: accuracy and loss under noise on the weights (Section 6.1)."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -11,30 +11,37 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perdure.evaluation.answers import scores_of
 from perdure.evaluation.metrics import mean_std
+from perdure.evaluation.predictions import predict_rows
 from perdure.learners import Predictor
-from perdure.records import Samples
+from perdure.randomness import generator
+from perdure.records import Samples, join
+from perdure.streams import ComposedTask, Task
 
 SIGMAS = (0.0, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.08, 0.1, 0.15)
 DRAWS = 5
+MAX_COLLECTED = 100_000
+"""Samples read from a task that composes its batches, which may be endless."""
 
 
 @dataclass(frozen=True)
 class Flatness:
-    """Accuracy (percent) and cross-entropy on the same samples, by the strength of the noise."""
+    """Accuracy (percent) and cross-entropy on the same samples, for each noise level."""
 
     sigmas: list[float]
-    """Standard deviations of the noise."""
+    """Noise levels: standard deviations of the noise."""
     draws: int
+    """Number of draws of the noise."""
     samples: int
+    """Number of samples."""
     accuracy: list[float]
-    """Mean over the draws, for each strength; so are the losses."""
+    """Mean over the draws."""
     accuracy_std: list[float | None]
-    """Over the draws; None for a single one."""
+    """Standard deviation over the draws; None for a single draw."""
     loss: list[float | None]
-    """None where a loss was infinite or not a number."""
+    """Mean over the draws; None if not finite."""
     loss_std: list[float | None]
+    """Standard deviation over the draws; None for a single draw or if not finite."""
 
 
 def flatness(
@@ -45,47 +52,50 @@ def flatness(
     draws: int = DRAWS,
     noise: torch.Generator,
 ) -> Flatness:
-    """Add σ·ε to every parameter, ε being standard normal and independent, and look again.
+    """Evaluate a predictor with σ·ε added to all parameters, ε being standard normal.
 
-    Each draw of ε serves all strengths, so a curve is not jagged by chance. Buffers (BatchNorm's
-    running statistics, iCaRL's class means) stay as they are. `noise` is a CPU generator: the same
-    one gives the same draws on any device, and to networks of the same shape. The weights are
-    left as they were found.
+    Each draw of ε is used for all noise levels, so that curves are smooth. Buffers (BatchNorm's
+    running statistics, iCaRL's class means) are not perturbed. The weights are restored.
+
+    Args:
+        predictor: The predictor to evaluate.
+        samples: Samples to evaluate it on.
+        sigmas: Noise levels.
+        draws: Number of draws of the noise.
+        noise: CPU generator for the noise. The same state gives the same noise on any device and
+            for all networks of the same shape.
     """
     module = predictor.module
-    found = {sigma: _Found([], []) for sigma in sigmas}
+    results: dict[float, list[tuple[float, float]]] = {sigma: [] for sigma in sigmas}
     for _ in range(draws):
         epsilon = [torch.randn(p.shape, generator=noise).to(p) for p in module.parameters()]
-        for sigma, seen in found.items():
-            with perturbed(module, epsilon, sigma):
-                seen.look(predictor, samples)
+        for sigma, found in results.items():
+            with _perturbed(module, epsilon, sigma):
+                found.append(_accuracy_and_loss(predictor, samples))
+    accuracies, losses = (
+        [mean_std([pair[i] for pair in found]) for found in results.values()] for i in range(2)
+    )
     return Flatness(
         sigmas=list(sigmas),
         draws=draws,
         samples=len(samples.labels),
-        accuracy=[mean_std(seen.accuracy)[0] for seen in found.values()],
-        accuracy_std=[mean_std(seen.accuracy)[1] for seen in found.values()],
-        loss=[_if_finite(mean_std(seen.loss)[0]) for seen in found.values()],
-        loss_std=[_if_finite(mean_std(seen.loss)[1]) for seen in found.values()],
+        accuracy=[mean for mean, _ in accuracies],
+        accuracy_std=[std for _, std in accuracies],
+        loss=[_if_finite(mean) for mean, _ in losses],
+        loss_std=[_if_finite(std) for _, std in losses],
     )
 
 
-@dataclass
-class _Found:
-    accuracy: list[float]
-    loss: list[float]
-
-    def look(self, predictor: Predictor, samples: Samples) -> None:
-        rows = torch.arange(len(samples.labels), device=samples.labels.device)
-        scores = scores_of(predictor, samples.inputs, rows).float()
-        right = int((scores.argmax(dim=1) == samples.labels).sum())
-        self.accuracy.append(100 * right / len(rows))
-        self.loss.append(float(F.cross_entropy(scores, samples.labels)))
+def _accuracy_and_loss(predictor: Predictor, samples: Samples) -> tuple[float, float]:
+    rows = torch.arange(len(samples.labels), device=samples.labels.device)
+    scores = predict_rows(predictor, samples.inputs, rows).float()
+    correct = int((scores.argmax(dim=1) == samples.labels).sum())
+    return 100 * correct / len(rows), float(F.cross_entropy(scores, samples.labels))
 
 
 @contextmanager
-def perturbed(module: nn.Module, epsilon: Sequence[Tensor], sigma: float) -> Iterator[None]:
-    """Inside, every parameter is moved by `sigma` times its noise."""
+def _perturbed(module: nn.Module, epsilon: Sequence[Tensor], sigma: float) -> Iterator[None]:
+    """Within the block, `sigma` times the noise is added to every parameter."""
     parameters = list(module.parameters())
     before = [p.detach().clone() for p in parameters]
     try:
@@ -101,3 +111,50 @@ def perturbed(module: nn.Module, epsilon: Sequence[Tensor], sigma: float) -> Ite
 
 def _if_finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
+
+
+def training_samples(tasks: Sequence[Task], count: int, *, batch: int, seed: int) -> Samples:
+    """Draw training samples of these tasks with equal probability, without replacement.
+
+    Args:
+        tasks: Tasks of a stream.
+        count: Number of samples; all are returned if there are fewer.
+        batch: Batch size with which tasks that compose their batches are read.
+        seed: Seed of the choice and of those batches.
+
+    Returns:
+        The samples, in the order of the tasks.
+    """
+    sources = [
+        _source(task, batch, generator(seed, f"composition {number}"))
+        for number, task in enumerate(tasks)
+    ]
+    total = sum(size for size, _ in sources)
+    draws = generator(seed, "training samples")
+    chosen = torch.randperm(total, generator=draws)[:count].sort().values
+    parts, start = [], 0
+    for task, (size, samples) in zip(tasks, sources, strict=True):
+        rows = chosen[(chosen >= start) & (chosen < start + size)] - start
+        if len(rows):
+            source = samples()
+            parts.append(source.rows(rows.to(source.labels.device)))
+        task.release()
+        start += size
+    return join(*parts)
+
+
+def _source(task: Task, batch: int, order: torch.Generator) -> tuple[int, Callable[[], Samples]]:
+    """The number of samples of a task, and a function that returns them."""
+    if not isinstance(task, ComposedTask):
+        size = task.steps(1)
+        assert size is not None  # known for a task with a set of samples
+        return size, task.samples
+    parts: list[Samples] = []
+    count = 0
+    for part in task.epoch(batch, order):
+        parts.append(part)
+        count += len(part.labels)
+        if count >= MAX_COLLECTED:
+            break
+    collected = join(*parts)
+    return count, lambda: collected

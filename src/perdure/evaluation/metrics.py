@@ -1,19 +1,19 @@
-"""Numbers from an accuracy matrix.
+"""Numbers computed from accuracies.
 
-A matrix has a row per moment (before training, then after each task) and a column per test, in
-percent; None where nothing was evaluated.
+An accuracy matrix has one row before training and one after each task, and one column per test.
+Entries are in percent, or None where nothing was evaluated.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 Matrix = Sequence[Sequence[float | None]]
 
 
 def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and sample standard deviation, which one value does not have.
+    """Mean and sample standard deviation (None for a single value).
 
     >>> mean_std([1.0, 3.0])
     (2.0, 1.4142135623730951)
@@ -27,36 +27,36 @@ def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
 
 
 def forgetting(matrix: Matrix) -> float | None:
-    """How far each test but the last fell from its best, on average; None for a single task.
+    """Mean drop of each test but the last from its best accuracy; None for a single task.
 
     >>> forgetting([[0.0, 0.0], [90.0, 10.0], [70.0, 80.0]])
     20.0
     """
-    drops = [max(_known(row[j] for row in matrix[1:-1])) - last for j, last in _earlier(matrix)]
-    return _mean(drops) if drops else None
+    return _mean(
+        max(value for row in matrix[1:-1] if (value := row[j]) is not None) - last
+        for j, last in _earlier(matrix)
+    )
 
 
 def backward_transfer(matrix: Matrix) -> float | None:
-    """What later learning did to each test since its own task: below zero is forgetting.
+    """Mean change of each test but the last since its own task; negative means forgetting.
 
     >>> backward_transfer([[0.0, 0.0], [90.0, 10.0], [70.0, 80.0]])
     -20.0
     """
-    changes = [last - _value(matrix[j + 1][j]) for j, last in _earlier(matrix)]
-    return _mean(changes) if changes else None
+    return _mean(last - _value(matrix[j + 1][j]) for j, last in _earlier(matrix))
 
 
 def forward_transfer(matrix: Matrix) -> float | None:
-    """Accuracy on each test just before its own task, above that of the untrained network.
+    """Mean accuracy on each test just before its own task, minus that before training.
 
     >>> forward_transfer([[5.0, 5.0], [90.0, 10.0], [70.0, 80.0]])
     5.0
     """
-    gains = [
+    return _mean(
         _value(matrix[j][j]) - _value(matrix[0][j])
         for j in range(1, min(len(matrix) - 1, len(matrix[0])))
-    ]
-    return _mean(gains) if gains else None
+    )
 
 
 def _earlier(matrix: Matrix) -> list[tuple[int, float]]:
@@ -69,9 +69,6 @@ def _value(entry: float | None) -> float:
     return entry
 
 
-def _known(row: object) -> list[float]:
-    return [v for v in row if v is not None]  # type: ignore[attr-defined]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return math.fsum(values) / len(values)
+def _mean(values: Iterable[float]) -> float | None:
+    found = list(values)
+    return math.fsum(found) / len(found) if found else None

@@ -1,4 +1,4 @@
-"""Task probabilities: how a predictor's belief is shared between tasks (Section 6.2)."""
+"""Task bias: how a predictor distributes its probability over tasks (Section 6.2)."""
 
 from __future__ import annotations
 
@@ -17,21 +17,26 @@ Kind = Literal["task", "class"]
 
 @dataclass(frozen=True)
 class TaskProbabilities:
-    """The probability that each task is predicted, over all test samples."""
+    """Probability of predicting each task, over all test samples."""
 
     names: list[str]
     kind: Kind
-    """What the names are: tasks, or classes where tasks do not divide the classes."""
+    """Whether the names are tasks, or classes because tasks do not partition the classes."""
     mass: list[float]
-    """In the order of the names; sums to 1."""
+    """Probability for each name; sums to 1."""
 
 
 def task_probabilities(
     scores: Tensor, groups: Mapping[str, Sequence[int]], kind: Kind
 ) -> TaskProbabilities:
-    """The softmax outputs, averaged over samples and over the classes of each task; normalised.
+    """Average softmax outputs over samples and over the classes of each task, normalised to 1.
 
-    Being an average over classes, a task's share does not grow with the number of its classes.
+    Because of the average over classes, tasks with more classes do not have a larger share.
+
+    Args:
+        scores: Logits [n, classes].
+        groups: Classes of each task, by name.
+        kind: Whether the groups are tasks or single classes.
 
     >>> scores = torch.tensor([[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]).log()
     >>> found = task_probabilities(scores, {"first": (0, 1), "second": (2,)}, "task")
@@ -45,7 +50,12 @@ def task_probabilities(
 
 
 def groups_of(tests: Sequence[Test], labels: Tensor) -> tuple[dict[str, Sequence[int]], Kind]:
-    """The classes of each task, where tasks divide the classes; else each class of its own."""
+    """The classes of each task, or single classes if tasks do not partition the classes.
+
+    Args:
+        tests: Tests of a stream.
+        labels: Labels of their samples.
+    """
     named = {test.name: test.classes for test in tests if test.classes is not None}
     classes = [c for group in named.values() for c in group]
     if len(named) == len(tests) > 1 and len(set(classes)) == len(classes):

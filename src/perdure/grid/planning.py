@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import catalog
-from perdure.data import DATASETS, locate
-from perdure.data.search import absent, resolve
+from perdure.data import DATASETS, explain_missing, locate
 from perdure.grid.speeds import Speeds, note_run
 from perdure.grid.tables import Cell, Grid
 from perdure.results import RunFolder
@@ -131,7 +130,7 @@ def _lacking(stream: str, dataset: str | None, root: Path | None) -> str | None:
     if locate(name, root) is not None:
         return None
     shipped = [other for other in entry.datasets if other != name and locate(other) is not None]
-    return absent(resolve(name), root) + "".join(
+    return explain_missing(name, root) + "".join(
         f"; or take --dataset {other}" for other in shipped
     )
 

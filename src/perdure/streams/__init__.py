@@ -1,10 +1,10 @@
-"""Streams: what arrives when, and the tests that belong to it."""
+"""Streams of training data with the tests that belong to them."""
 
 from perdure.streams.augment import CIFAR10, TINY_IMAGENET, CropFlip, Normalise, Scale
-from perdure.streams.batches import from_batches
+from perdure.streams.from_batches import from_batches
+from perdure.streams.from_data import from_dataset, from_tensors
 from perdure.streams.gcil import gcil
 from perdure.streams.mnist360 import mnist360
-from perdure.streams.own import from_dataset, from_tensors
 from perdure.streams.permuted import permuted
 from perdure.streams.rotated import rotate, rotated
 from perdure.streams.split import split

@@ -1,7 +1,7 @@
-"""Crop, flip and normalisation as batched tensor code that runs where the images are.
+"""Augmentation and normalisation as batched tensor code on the inputs' device.
 
-Nothing here waits for the device or copies to it in a call, so all of it may be captured in a
-CUDA graph (once each has been called on that device before the capture).
+After a first call on a device, nothing here synchronises with the device or copies to it, so it
+can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class CropFlip:
-    """A random crop of the zero-padded image, mirrored left to right every other time.
+    """Random crop of the zero-padded image, flipped horizontally with probability 1/2.
 
-    Each image of the batch gets its own crop and flip.
+    Each image of a batch gets its own crop and flip.
 
     >>> inputs = torch.ones(2, 3, 32, 32, dtype=torch.uint8)
     >>> CropFlip()(inputs, torch.Generator().manual_seed(0)).shape
@@ -28,10 +28,15 @@ class CropFlip:
     padding: int = 4
     """Pixels added on every side; the crop has the size of the image."""
 
-    def __call__(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """New images from images [n, C, H, W]; `generator` lives on their device."""
-        n, channels, height, width = images.shape
-        device = images.device
+    def __call__(self, inputs: Tensor, generator: torch.Generator) -> Tensor:
+        """Augment images.
+
+        Args:
+            inputs: Images [n, channels, height, width].
+            generator: Random generator on the images' device.
+        """
+        n, channels, height, width = inputs.shape
+        device = inputs.device
         shifts = 2 * self.padding + 1
         top, left = torch.randint(shifts, (2, n, 1), generator=generator, device=device)
         flip = torch.randint(2, (n, 1), generator=generator, device=device, dtype=torch.bool)
@@ -40,54 +45,56 @@ class CropFlip:
         column = left + torch.where(flip, column.flip(0), column)
         image = torch.arange(n, device=device)[:, None, None, None]
         channel = torch.arange(channels, device=device)[:, None, None]
-        padded = F.pad(images, [self.padding] * 4)
+        padded = F.pad(inputs, [self.padding] * 4)
         return padded[image, channel, row[:, None, :, None], column[:, None, None, :]]
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Bytes to floats from 0 to 1; floats are taken to be there already.
+    """Scale bytes to floats in [0, 1]. Floating-point inputs keep their values.
 
     >>> Scale()(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([0.0000, 0.2000, 1.0000])
     """
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Raw images to float32."""
-        floats = images.to(torch.float32)
-        return floats if images.is_floating_point() else floats.div_(255)
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Convert raw inputs to float32."""
+        floats = inputs.to(torch.float32)
+        return floats if inputs.is_floating_point() else floats.div_(255)
 
 
 @dataclass(frozen=True)
 class Normalise:
-    """To floats from 0 to 1, then less the mean and over the standard deviation of each channel.
+    """Scale to [0, 1], subtract the mean and divide by the standard deviation of each channel.
 
     >>> Normalise(mean=(0.5,), std=(0.25,))(torch.tensor([[[[0.5, 1.0]]]]))
     tensor([[[[0., 2.]]]])
     """
 
     mean: tuple[float, ...]
+    """Mean of each channel, of values in [0, 1]."""
     std: tuple[float, ...]
+    """Standard deviation of each channel, of values in [0, 1]."""
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """Raw images [n, C, H, W] to float32."""
-        top = 1 if images.is_floating_point() else 255
-        shift, scale = _shift_and_scale(self.mean, self.std, top, images.device)
-        return torch.addcmul(shift, images.to(torch.float32), scale)
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Normalise raw images [n, channels, height, width] to float32."""
+        top = 1 if inputs.is_floating_point() else 255
+        shift, scale = _shift_and_scale(self.mean, self.std, top, inputs.device)
+        return torch.addcmul(shift, inputs.to(torch.float32), scale)
 
 
 @cache
 def _shift_and_scale(
     mean: tuple[float, ...], std: tuple[float, ...], top: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What turns a value in [0, top] into (value / top - mean) / std, as [C, 1, 1] each."""
-    with torch.inference_mode(False):  # kept, and used in training too
+    """What maps a value in [0, top] to (value / top - mean) / std, as [channels, 1, 1] each."""
+    with torch.inference_mode(False):  # the cached tensors are also used in training
         average, deviation = torch.tensor([mean, std], dtype=torch.float64)[..., None, None]
         shift, scale = -average / deviation, 1 / (top * deviation)
         return shift.to(device, torch.float32), scale.to(device, torch.float32)
 
 
 CIFAR10 = Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2615))
-"""The statistics of CIFAR-10, which GCIL-CIFAR-100 uses as well."""
+"""Statistics of CIFAR-10, also used for CIFAR-100."""
 TINY_IMAGENET = Normalise(mean=(0.4802, 0.4480, 0.3975), std=(0.2770, 0.2691, 0.2821))
-"""The statistics of Tiny-ImageNet."""
+"""Statistics of Tiny-ImageNet."""

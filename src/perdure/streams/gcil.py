@@ -1,4 +1,4 @@
-"""GCIL-CIFAR-100: phases with classes that come, go and recur, in unequal numbers."""
+"""GCIL-CIFAR-100: phases in which classes recur, with unequal numbers of samples."""
 
 from __future__ import annotations
 
@@ -10,15 +10,14 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams.augment import CIFAR10, CropFlip
-from perdure.streams.checksum import checksum
-from perdure.streams.stream import Stream, Task, Test
+from perdure.streams.stream import Stream, Task, Test, checksum_of
 
 Rows = npt.NDArray[np.int64]
 DECAY = {"uniform": 1.0, "longtail": 0.984}
-"""Weight of class c: this to the power of c."""
+"""The weight of class c is this value to the power of c."""
 
 
 def gcil(
@@ -30,17 +29,25 @@ def gcil(
     size: int = 1000,
     most: int = 50,
 ) -> Stream:
-    """Generalised class-incremental learning: `phases` tasks of up to `size` samples.
+    """Create a stream for generalised class-incremental learning.
 
-    A phase has 1 to `most` classes among those that have samples left, number and choice uniform;
-    how many samples of each is multinomial over the weights of the chosen (redrawn until every one
-    appears), but no more than are left. No sample comes twice. Labels are renumbered in order of
-    first appearance, within a phase in the order in which the classes were drawn. The test of a
-    phase holds all test images of the classes seen up to it.
+    A phase has 1 to `most` classes, their number and choice uniform among the classes with samples
+    left. The number of samples of each is multinomial over the weights of the chosen classes
+    (redrawn until each appears), but at most what is left. No sample is used twice. Labels are
+    renumbered in order of first appearance, within a phase in the order in which the classes were
+    drawn. A phase is tested on all test images of the classes seen so far.
 
-    The draws come from NumPy's legacy generator at `seed`, in the order of the published code, and
-    depend on nothing else: on CIFAR-100 at seed 1993 the uniform stream has 19,464 samples and the
-    longtail one 19,374. (In the published code the learner's draws shift the stream's.)
+    The draws come from NumPy's legacy generator in the order of the published code. On CIFAR-100
+    with seed 1993, the uniform stream has 19,464 samples and the longtail stream 19,374. (In the
+    published code, the learner's draws also influence the stream.)
+
+    Args:
+        dataset: The dataset to draw from.
+        weights: Whether all classes are equally frequent, or later classes rarer.
+        seed: Seed of the composition.
+        phases: Number of tasks.
+        size: Number of samples in a phase, unless a class has too few left.
+        most: Maximum number of classes in a phase.
 
     >>> inputs = torch.zeros(400, 3, 8, 8, dtype=torch.uint8)
     >>> samples = Samples(inputs, torch.arange(400) % 4)
@@ -93,7 +100,7 @@ def gcil(
         augment=CropFlip(),
         boundaries=False,
         cumulative=True,
-        checksum=checksum(name, dataset.checksum, seed, *rows),
+        checksum=checksum_of(name, dataset.checksum, seed, *rows),
     )
 
 
@@ -102,17 +109,19 @@ def _draw(
 ) -> list[Rows]:
     """The rows of each phase, class by class as drawn.
 
-    The published totals come out only if the classes are offered in the order in which the
-    training labels first show them, and each class's images are drawn before the next phase.
+    To reproduce the published totals, classes must be drawn from in the order of their first
+    appearance in the training labels, and images before the next phase.
     """
     random = np.random.RandomState(seed)
     left = {c: np.flatnonzero(labels == c) for c in dict.fromkeys(labels.tolist())}
     drawn = []
     for phase in range(phases):
-        offered = [c for c, rows in left.items() if len(rows)]
-        if not offered:
+        available = [c for c, rows in left.items() if len(rows)]
+        if not available:
             raise ValueError(f"no samples are left after {phase} of {phases} phases")
-        chosen = random.choice(offered, random.randint(min(len(offered), most)) + 1, replace=False)
+        chosen = random.choice(
+            available, random.randint(min(len(available), most)) + 1, replace=False
+        )
         share = weights[chosen] / weights[chosen].sum()
         counts = np.zeros(len(chosen), np.int64)
         while not counts.all():
@@ -127,7 +136,7 @@ def _draw(
 
 
 def _numbers_by_appearance(labels: Rows, classes: int) -> Rows:
-    """The new number of each class, [classes]; -1 for a class that is not among the labels."""
+    """The new number of each class, [classes]; -1 for classes without labels."""
     present, first = np.unique(labels, return_index=True)
     number = np.full(classes, -1)
     number[present[first.argsort()]] = np.arange(len(present))

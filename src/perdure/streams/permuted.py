@@ -1,4 +1,4 @@
-"""P-MNIST: every task shows all images with their pixels in another order."""
+"""P-MNIST: each task permutes the pixels of all images in its own way."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.streams.augment import Scale
-from perdure.streams.checksum import checksum
-from perdure.streams.stream import Stream, Task, Test
+from perdure.streams.stream import Stream, Task, Test, checksum_of
 
 
 def permuted(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
-    """A stream whose tasks each permute the pixels their own way, in training and test alike.
+    """Create a stream whose tasks each apply one permutation to training and test images.
 
-    The permutations (the first task has one too) come from `seed` alone. All classes are there
-    throughout, and the last short batch is kept.
+    The first task is permuted, too. All tasks have all classes and keep the last, smaller batch.
+
+    Args:
+        dataset: The images to permute.
+        seed: Seed of the permutations.
+        tasks: Number of tasks.
 
     >>> samples = Samples(torch.arange(4, dtype=torch.uint8).view(1, 1, 2, 2), torch.tensor([0]))
     >>> stream = permuted(Dataset("tiny", samples, samples, classes=1, checksum=""), tasks=2)
@@ -50,11 +53,11 @@ def permuted(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
             for task, (name, permutation) in enumerate(zip(names, on_device, strict=True))
         ],
         normalise=Scale(),
-        checksum=checksum("p-mnist", dataset.checksum, seed, permutations),
+        checksum=checksum_of("p-mnist", dataset.checksum, seed, permutations),
     )
 
 
 def _permute(samples: Samples, permutation: Tensor) -> Samples:
     pixels = samples.inputs.flatten(1)
-    moved = pixels.gather(1, permutation.expand(len(pixels), -1))
-    return Samples(moved.view_as(samples.inputs), samples.labels)
+    inputs = pixels.gather(1, permutation.expand(len(pixels), -1))
+    return Samples(inputs.view_as(samples.inputs), samples.labels)

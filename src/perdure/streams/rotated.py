@@ -1,4 +1,4 @@
-"""R-MNIST: every task shows all images turned by another angle, pixel for pixel as Pillow would."""
+"""R-MNIST: each task rotates all images by its own angle, exactly as Pillow does."""
 
 from __future__ import annotations
 
@@ -7,22 +7,26 @@ from functools import cache, partial
 import torch
 from torch import Tensor
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.streams.augment import Scale
-from perdure.streams.checksum import checksum
-from perdure.streams.stream import Stream, Task, Test
+from perdure.streams.stream import Stream, Task, Test, checksum_of
 
 CHUNK = 1024
-"""Images turned at once where each has its own angle; bounds the memory for source positions."""
+"""Images rotated at once if each has its own angle; limits memory use."""
 
 
 def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
-    """A stream whose tasks each turn the images by one angle, in training and test alike.
+    """Create a stream whose tasks each rotate training and test images by one angle.
 
-    The angles, uniform in [0, 180) and unsorted, come from `seed` alone. All classes are there
-    throughout, and the last short batch is kept.
+    Angles are uniform in [0, 180) and unsorted. All tasks have all classes and keep the last,
+    smaller batch.
+
+    Args:
+        dataset: The images to rotate.
+        seed: Seed of the angles.
+        tasks: Number of tasks.
 
     >>> samples = Samples(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.arange(3))
     >>> stream = rotated(Dataset("tiny", samples, samples, classes=3, checksum=""), tasks=2)
@@ -40,60 +44,64 @@ def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
         tasks=[
             Task(
                 name,
-                partial(_turned, dataset.train, angle),
+                partial(_rotated, dataset.train, angle),
                 size=len(dataset.train.labels),
                 drop_last=False,
             )
             for name, angle in zip(names, angles.tolist(), strict=True)
         ],
         tests=[
-            Test(name, cache(partial(_turned, dataset.test, angle)), since=task)
+            Test(name, cache(partial(_rotated, dataset.test, angle)), since=task)
             for task, (name, angle) in enumerate(zip(names, angles.tolist(), strict=True))
         ],
         normalise=Scale(),
-        checksum=checksum("r-mnist", dataset.checksum, seed, angles),
+        checksum=checksum_of("r-mnist", dataset.checksum, seed, angles),
     )
 
 
-def _turned(samples: Samples, angle: float) -> Samples:
+def _rotated(samples: Samples, angle: float) -> Samples:
     return Samples(rotate(samples.inputs, angle), samples.labels)
 
 
-def rotate(images: Tensor, degrees: float | Tensor) -> Tensor:
-    """Images [n, C, H, W] turned counterclockwise about their centre, black where nothing was.
+def rotate(inputs: Tensor, degrees: float | Tensor) -> Tensor:
+    """Rotate images counterclockwise about their centre and fill with zeros.
 
-    One angle for all, or a tensor [n] with one for each. Nearest neighbour, and the same in every
-    pixel as Pillow's `Image.rotate`, which steps through the source in 16.16 fixed point: rounding
-    the exact position instead gives other pixels in 9 % of MNIST's images.
+    The result equals Pillow's `Image.rotate` (nearest neighbour) in every pixel. Pillow computes
+    source positions in 16.16 fixed point; rounding the exact positions instead changes pixels in
+    9 % of MNIST's images.
+
+    Args:
+        inputs: Images [n, channels, height, width].
+        degrees: One angle for all images, or a tensor [n] with one for each.
 
     >>> rotate(torch.tensor([[[[1, 2], [3, 4]]]], dtype=torch.uint8), 90).tolist()
     [[[[2, 4], [1, 3]]]]
     """
     angles = torch.as_tensor(degrees, dtype=torch.float64, device="cpu")
-    if angles.ndim and angles.shape != images.shape[:1]:
-        raise ValueError(f"{len(images)} images need as many angles or one, not {len(angles)}")
-    height, width = images.shape[-2:]
-    steps = _fixed_point_steps(angles.reshape(-1), height, width).to(images.device)
-    turned = torch.empty_like(images, memory_format=torch.contiguous_format)
-    chunk = CHUNK if angles.ndim else max(1, len(images))
-    tensors = images.flatten(2), turned.flatten(2), steps
+    if angles.ndim and angles.shape != inputs.shape[:1]:
+        raise ValueError(f"{len(angles)} angles for {len(inputs)} images; expected one for each")
+    height, width = inputs.shape[-2:]
+    steps = _fixed_point_steps(angles.reshape(-1), height, width).to(inputs.device)
+    result = torch.empty_like(inputs, memory_format=torch.contiguous_format)
+    chunk = CHUNK if angles.ndim else max(1, len(inputs))
+    tensors = inputs.flatten(2), result.flatten(2), steps
     for part, out, step in zip(*(torch.split(tensor, chunk) for tensor in tensors), strict=True):
         source, outside = _sources(step, height, width)
         torch.gather(part, 2, source.unsqueeze(1).expand_as(part), out=out)
         out.masked_fill_(outside.unsqueeze(1), 0)
-    return turned
+    return result
 
 
 def _fixed_point_steps(angles: Tensor, height: int, width: int) -> Tensor:
     """Pillow's inverse affine map for each angle: six numbers in units of 1/65536 pixel, [m, 6].
 
     In order: x of the source for the first pixel, its change per column and per row; then y.
-    Computed on the CPU, so that a rotation does not depend on the device.
+    Computed on the CPU so that rotations do not depend on the device.
     """
     radians = -torch.deg2rad(angles.remainder(360))
     cos, sin = radians.cos().round(decimals=15), radians.sin().round(decimals=15)
     x, y = width / 2, height / 2
-    # The centre stays where it is, and a pixel is looked up at its middle.
+    # The centre is fixed, and pixels are looked up at their middle.
     first_x = (cos * -x + sin * -y) + x + cos * 0.5 + sin * 0.5
     first_y = (-sin * -x + cos * -y) + y - sin * 0.5 + cos * 0.5
     map_ = torch.stack([first_x, cos, sin, first_y, -sin, cos], dim=1)
@@ -101,7 +109,7 @@ def _fixed_point_steps(angles: Tensor, height: int, width: int) -> Tensor:
 
 
 def _sources(steps: Tensor, height: int, width: int) -> tuple[Tensor, Tensor]:
-    """Where each output pixel comes from: flat positions [m, H * W], and which lie outside."""
+    """Flat source positions of the output pixels, [m, H * W], and which are outside the image."""
     row = torch.arange(height, device=steps.device)[:, None]
     column = torch.arange(width, device=steps.device)
     x, x_column, x_row, y, y_column, y_row = steps[..., None, None].unbind(1)

@@ -1,14 +1,13 @@
-"""Class-incremental streams: the classes of a dataset, a few at a time, in their natural order."""
+"""Class-incremental streams: each task introduces the next classes of a dataset."""
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams.augment import Scale
-from perdure.streams.checksum import checksum
-from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test
+from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of
 
 
 def split(
@@ -19,10 +18,18 @@ def split(
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
 ) -> Stream:
-    """A stream in which each task brings the next classes: S-MNIST, S-CIFAR, S-Tiny-ImageNet.
+    """Create a class-incremental stream: S-MNIST, S-CIFAR, S-Tiny-ImageNet.
 
-    Nothing in the composition is random. Each test holds the test images of its task's classes;
-    an epoch's last short batch is dropped. Without `normalise` images are scaled to [0, 1].
+    The composition is deterministic. Each task is tested on the test images of its classes. An
+    epoch omits the last batch if it is smaller than the others.
+
+    Args:
+        dataset: The dataset to split.
+        tasks: Number of tasks; must divide the number of classes.
+        name: Name for results.
+        augment: Augmentation of raw training inputs, such as `CropFlip`.
+        normalise: Turns raw inputs into the float tensor that the network expects; by default
+            bytes are scaled to [0, 1].
 
     >>> import torch
     >>> inputs = torch.zeros(12, 1, 2, 2, dtype=torch.uint8)
@@ -62,5 +69,5 @@ def split(
         ],
         normalise=normalise or Scale(),
         augment=augment,
-        checksum=checksum("split", name, dataset.checksum, tasks),
+        checksum=checksum_of("split", name, dataset.checksum, tasks),
     )

@@ -1,7 +1,8 @@
-"""What arrives when: tasks that supply batches, and the tests that belong to them."""
+"""Streams of tasks that supply batches, and the tests that belong to them."""
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -11,20 +12,15 @@ from torch import Tensor
 
 from perdure.records import Samples, join
 from perdure.state import State
-from perdure.streams.checksum import checksum
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
-"""Raw images and the generator to draw from, to raw images of the same shape and dtype."""
+"""Raw inputs and the generator to draw from, to raw inputs of the same shape and dtype."""
 Normaliser = Callable[[Tensor], Tensor]
-"""Raw images to the float tensor that a network takes."""
+"""Raw inputs to the float tensor that a network expects."""
 
 
 class Task:
-    """A stretch of the stream: samples that are presented, epoch by epoch, in random order.
-
-    `make` builds the samples when training reaches the task (a rotated copy of MNIST, say);
-    they are kept until `release`. With `drop_last` an epoch ends before its last short batch.
-    Where `size`, the number of samples, is given, `steps` does not have to build them.
+    """A part of a stream: samples that are presented in a new random order in each epoch.
 
     >>> samples = Samples(torch.zeros(5, 1, 28, 28), torch.arange(5))
     >>> task = Task("digits", lambda: samples, drop_last=False)
@@ -43,6 +39,15 @@ class Task:
         size: int | None = None,
         drop_last: bool = True,
     ) -> None:
+        """Create a task.
+
+        Args:
+            name: Name for results and messages.
+            make: Builds the samples when they are first needed (a rotated copy of MNIST, for
+                example). They are kept until `release`.
+            size: Number of samples, if known; `steps` then does not have to build them.
+            drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+        """
         self.name = name
         self.drop_last = drop_last
         self._make = make
@@ -56,26 +61,33 @@ class Task:
         return self._samples
 
     def release(self) -> None:
-        """Let go of the samples: training has left the task."""
+        """Free the samples. They are built again if needed."""
         self._samples = None
 
     def steps(self, batch: int) -> int | None:
-        """Batches in one epoch, or None where that is not known beforehand."""
+        """Number of batches in an epoch, or None if it is not known in advance.
+
+        Args:
+            batch: Batch size.
+        """
         n = len(self.samples().labels) if self._size is None else self._size
         return n // batch if self.drop_last else -(-n // batch)
 
     def state_dict(self) -> State:
-        """What, beside order and number of the batch, says where inside an epoch a run stands."""
+        """State within an epoch, in addition to the order and the number of the batch."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """Let the next `epoch` start from where `state_dict` was asked."""
+        """Restore a state; applies to the next call of `epoch`."""
         del state
 
     def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
-        """One pass in a fresh random order, from batch number `start` on.
+        """Iterate once over the samples in random order.
 
-        The order is drawn from `order`, a CPU generator, when the first batch is asked for.
+        Args:
+            batch: Batch size.
+            order: CPU generator from which the order is drawn, when the first batch is requested.
+            start: Number of batches to skip.
         """
         samples = self.samples()
         rows = torch.randperm(len(samples.labels), generator=order).to(samples.labels.device)
@@ -85,11 +97,7 @@ class Task:
 
 
 class ComposedTask(Task):
-    """A task that composes its batches itself: there is nothing to shuffle.
-
-    `compose` is given the batch size and the CPU generator to draw from, and supplies the batches
-    of one epoch; `steps` says how many they are, where that is known.
-    """
+    """A task that composes its batches itself instead of shuffling a set of samples."""
 
     def __init__(
         self,
@@ -98,6 +106,14 @@ class ComposedTask(Task):
         *,
         steps: Callable[[int], int | None] = lambda batch: None,
     ) -> None:
+        """Create a task.
+
+        Args:
+            name: Name for results and messages.
+            compose: Returns the batches of one epoch, given the batch size and the CPU generator
+                to draw from.
+            steps: Number of batches in an epoch for a batch size, or None if not known.
+        """
         super().__init__(name, make=self._no_samples)
         self._compose = compose
         self._steps = steps
@@ -106,67 +122,76 @@ class ComposedTask(Task):
         raise ValueError(f"task {self.name!r} composes its batches and has no set of samples")
 
     def steps(self, batch: int) -> int | None:
-        """Batches in one epoch, or None where that is not known beforehand."""
+        """Number of batches in an epoch, or None if it is not known in advance."""
         return self._steps(batch)
 
     def collect(self, batch: int, order: torch.Generator) -> Samples:
-        """All batches of one epoch, joined."""
+        """All samples of one epoch."""
         return join(*self._compose(batch, order))
 
     def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
-        """One pass as composed, from batch number `start` on; the earlier ones are passed over."""
+        """Iterate over the composed batches; the first `start` are composed and skipped."""
         batches = self._compose(batch, order)
-        passed = sum(1 for _ in itertools.islice(batches, start))
-        if passed < start:
-            raise ValueError(f"task {self.name!r} ended after {passed} batches, before {start}")
+        skipped = sum(1 for _ in itertools.islice(batches, start))
+        if skipped < start:
+            raise ValueError(f"task {self.name!r} has {skipped} batches, fewer than {start}")
         return batches
 
 
 @dataclass(frozen=True, eq=False)
 class Test:
-    """Test samples that belong to a task; several tests may be rows of one set of samples."""
+    """Test samples that belong to a task. Several tests may share a set of samples."""
 
     __test__ = False  # not a pytest class
 
     name: str
+    """Name for results."""
     samples: Callable[[], Samples]
-    """Builds or returns the samples; tests with the same callable are evaluated in one pass."""
+    """Builds or returns the samples. Tests with the same callable are evaluated in one pass."""
     rows: Tensor | None = None
-    """Which rows of the samples; None: all of them."""
+    """Rows of the samples that belong to this test; None for all."""
     classes: tuple[int, ...] | None = None
-    """The classes of the task, where tasks partition the classes (Task-IL); else None."""
+    """Classes of the task if tasks partition the classes (needed for Task-IL); None otherwise."""
     since: int = 0
-    """Number of the task after which this test counts as seen."""
+    """Number of the task after which this test is evaluated."""
 
 
 @dataclass(frozen=True, eq=False)
 class Stream:
-    """An ordered supply of batches with, for evaluation only, the tests that belong to it."""
+    """An ordered sequence of tasks and, for evaluation only, the tests that belong to them."""
 
     name: str
+    """Name for results."""
     data: str
-    """The dataset behind it, as results name it: "mnist", "mnist5k", "own"."""
+    """Name of the dataset in results: "mnist", "mnist5k", "own"."""
     classes: int
-    """Outputs of the head, all there from the start."""
+    """Number of outputs of the network, for all classes of all tasks."""
     shape: tuple[int, ...]
-    """Shape of one image."""
+    """Shape of one input."""
     tasks: Sequence[Task]
+    """Training data, in order."""
     tests: Sequence[Test]
+    """Test data."""
     normalise: Normaliser
+    """Turns raw inputs into the float tensor that the network expects."""
     augment: Augment | None = None
+    """Augmentation of raw training inputs."""
     boundaries: bool = True
-    """Whether a learner may be told that a task has ended."""
+    """Whether learners are notified when a task ends."""
     cumulative: bool = False
     """Whether each test covers all classes seen so far, so that tests overlap."""
     checksum: str = ""
-    """Fingerprint of data and composition: equal streams have equal ones."""
+    """Identifies data and composition: equal streams have equal checksums. Empty if unknown."""
 
     def joined(self, batch: int, order: torch.Generator) -> Stream:
-        """All tasks' samples as one task, its last short batch kept: the upper bound JOINT.
+        """A stream with all samples in one task: the upper bound JOINT.
 
-        Tasks that compose their batches (MNIST-360) are collected as `batch` and the present state
-        of `order` give them; `order` itself is left as it is, so that the samples are the same
-        whenever they are made.
+        The task keeps its last, smaller batch.
+
+        Args:
+            batch: Batch size with which tasks that compose their batches (MNIST-360) are read.
+            order: Generator for composing those batches. Its current state is copied and the
+                generator itself is not advanced.
         """
         state = order.clone_state()
 
@@ -185,5 +210,28 @@ class Stream:
             self,
             tasks=(Task("joint", collect, drop_last=False),),
             tests=tuple(replace(test, since=0) for test in self.tests),
-            checksum=self.checksum and checksum(self.checksum, "joint"),
+            checksum=self.checksum and checksum_of(self.checksum, "joint"),
         )
+
+
+def checksum_of(*parts: str | int | float | Tensor) -> str:
+    """SHA-256, in hex, of the parts in order; of a tensor, its dtype, shape and content.
+
+    >>> checksum_of("s-mnist", 5) == checksum_of("s-mnist", 5)
+    True
+    >>> checksum_of("a", "b") == checksum_of("ab")
+    False
+    """
+    digest = hashlib.sha256()
+    for part in parts:
+        if isinstance(part, Tensor):
+            digest.update(f"{part.dtype} {list(part.shape)}\n".encode())
+            digest.update(tensor_bytes(part))
+        else:
+            digest.update(f"{part!r}\n".encode())
+    return digest.hexdigest()
+
+
+def tensor_bytes(tensor: Tensor) -> memoryview:
+    """The content of a tensor."""
+    return tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data

@@ -1,4 +1,4 @@
-"""What every stream keeps to."""
+"""Checks that every stream must pass."""
 
 from __future__ import annotations
 
@@ -10,12 +10,7 @@ from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams import ComposedTask, Stream, Task, Test
-from perdure.testing.rules import (
-    equal,
-    global_random_untouched,
-    require,
-    rule,
-)
+from perdure.testing.rules import equal, global_random_untouched, require, rule
 
 StreamCheck = Callable[[Stream, int], None]
 
@@ -25,22 +20,22 @@ def _order(seed: int = 0) -> torch.Generator:
 
 
 def _fits(what: str, samples: Samples, stream: Stream) -> None:
-    """Whether samples are what the stream announces."""
+    """Require samples that match the stream's shape, dtype and classes."""
     inputs, labels = samples.inputs, samples.labels
     require(
         tuple(inputs.shape[1:]) == stream.shape,
-        f"{what}: images have shape {tuple(inputs.shape[1:])}; the stream's is {stream.shape}",
+        f"{what}: inputs have shape {tuple(inputs.shape[1:])}; expected {stream.shape}",
     )
     raw = inputs.dtype == torch.uint8 or inputs.is_floating_point()
-    require(raw, f"{what}: images are {inputs.dtype}; expected uint8 or floats")
+    require(raw, f"{what}: inputs are {inputs.dtype}; expected uint8 or floating point")
     require(
         not inputs.is_floating_point() or inputs.isfinite().all(),
-        f"{what}: images hold values that are not finite",
+        f"{what}: inputs contain values that are not finite",
     )
     require(
         labels.dtype == torch.int64 and labels.shape == inputs.shape[:1] and len(labels) > 0,
-        f"{what}: labels are {labels.dtype} {tuple(labels.shape)} for {len(inputs)} images; "
-        "expected int64, one per image, of at least one",
+        f"{what}: labels are {labels.dtype} {tuple(labels.shape)} for {len(inputs)} inputs; "
+        "expected int64, one per input, and at least one sample",
     )
     low, high = (int(label) for label in labels.aminmax())
     require(
@@ -54,22 +49,21 @@ def _all_equal(one: Sequence[Samples], other: Sequence[Samples]) -> bool:
 
 
 def _rows(samples: Samples) -> Counter[tuple[bytes, int]]:
-    """How often each image with its label occurs."""
+    """How often each input occurs with its label."""
     inputs = samples.inputs.cpu().numpy()
     return Counter(
-        (image.tobytes(), label)
-        for image, label in zip(inputs, samples.labels.tolist(), strict=True)
+        (row.tobytes(), label) for row, label in zip(inputs, samples.labels.tolist(), strict=True)
     )
 
 
-def _held(task: Task) -> Samples | None:
-    """A task's samples, or None where it composes batches and has no set of them."""
+def _stored(task: Task) -> Samples | None:
+    """A task's samples, or None if it composes its batches."""
     return None if isinstance(task, ComposedTask) else task.samples()
 
 
 @rule
 def batches_fit_the_stream(stream: Stream, batch: int) -> None:
-    """Shapes, dtypes and labels are those announced; no batch is larger than asked for."""
+    """Batches have the stream's shape, dtypes and labels, and at most the requested size."""
     require(len(stream.tasks) > 0, "there are no tasks")
     for task in stream.tasks:
         count = 0
@@ -84,28 +78,30 @@ def batches_fit_the_stream(stream: Stream, batch: int) -> None:
 
 
 @rule
-def images_are_prepared(stream: Stream, batch: int) -> None:
-    """`augment` keeps shape and dtype, draws from its generator, and leaves its input."""
+def inputs_are_prepared(stream: Stream, batch: int) -> None:
+    """`augment` keeps shape and dtype, draws from its generator and does not modify its input."""
     inputs = next(iter(stream.tasks[0].epoch(batch, _order()))).inputs
     original = inputs.clone()
     if stream.augment is not None:
         one, other = (stream.augment(inputs, _order(1)) for _ in range(2))
         kept = one.shape == inputs.shape and one.dtype == inputs.dtype
-        require(kept, f"augment made {one.dtype} {tuple(one.shape)} of {tuple(inputs.shape)}")
-        require(one.equal(other), "augment does not follow its generator")
+        require(kept, f"augment returned {one.dtype} {tuple(one.shape)} for {tuple(inputs.shape)}")
+        require(one.equal(other), "augment does not draw from its generator only")
     ready = stream.normalise(inputs)
-    require(inputs.equal(original), "augment or normalise has changed its input")
+    require(inputs.equal(original), "augment or normalise modified its input")
     floats = ready.is_floating_point() and len(ready) == len(inputs) and ready.isfinite().all()
-    require(floats, "normalise did not give one finite float image for each")
+    require(floats, "normalise did not return one finite floating-point tensor per input")
 
 
 @rule
 def equal_generators_give_equal_orders(stream: Stream, batch: int) -> None:
-    """The order of an epoch comes from its generator; shuffled tasks differ with another one."""
+    """The order of an epoch depends on its generator only, and another one gives another order."""
     for task in stream.tasks:
         one, same = (list(task.epoch(batch, _order())) for _ in range(2))
-        require(_all_equal(one, same), f"task {task.name!r}: equal generators, unequal batches")
-        samples = _held(task)
+        require(
+            _all_equal(one, same), f"task {task.name!r}: equal generators gave different batches"
+        )
+        samples = _stored(task)
         if samples is not None and len(_rows(samples)) > 20:
             other = list(task.epoch(batch, _order(1)))
             require(not _all_equal(one, other), f"task {task.name!r} is not shuffled")
@@ -113,8 +109,8 @@ def equal_generators_give_equal_orders(stream: Stream, batch: int) -> None:
 
 
 @rule
-def epochs_go_on_from_any_batch(stream: Stream, batch: int) -> None:
-    """epoch(start=k) is the same epoch without its first k batches, for batches and generator."""
+def epochs_resume_from_any_batch(stream: Stream, batch: int) -> None:
+    """epoch(start=k) omits the first k batches and leaves the generator in the same state."""
     for task in stream.tasks:
         order = _order()
         whole = list(task.epoch(batch, order))
@@ -122,30 +118,30 @@ def epochs_go_on_from_any_batch(stream: Stream, batch: int) -> None:
             again = _order()
             rest = list(task.epoch(batch, again, start))
             name = f"task {task.name!r} from batch {start} of {len(whole)}"
-            require(_all_equal(rest, whole[start:]), f"{name}: other batches")
-            moved = order.get_state().equal(again.get_state())
-            require(moved, f"{name}: the generator ends elsewhere")
+            require(_all_equal(rest, whole[start:]), f"{name}: different batches")
+            same = order.get_state().equal(again.get_state())
+            require(same, f"{name}: the generator ends in a different state")
         task.release()
 
 
 @rule
 def steps_count_the_batches(stream: Stream, batch: int) -> None:
-    """steps(batch) is the length of an epoch, or None where that is not known beforehand."""
+    """steps(batch) is the number of batches in an epoch, or None if not known in advance."""
     for task in stream.tasks:
         for size in (batch, batch + 1):
             steps, count = task.steps(size), sum(1 for _ in task.epoch(size, _order()))
             require(
                 steps is None or steps == count,
-                f"task {task.name!r}: {count} batches of {size}; steps says {steps}",
+                f"task {task.name!r}: {count} batches of {size}; steps returned {steps}",
             )
         task.release()
 
 
 @rule
 def epochs_show_samples_once(stream: Stream, batch: int) -> None:
-    """An epoch of a task with a set of samples shows each once, less at most a short batch."""
+    """An epoch shows each sample of a task once, except for a last smaller batch."""
     for task in stream.tasks:
-        samples = _held(task)
+        samples = _stored(task)
         if samples is None:
             continue
         shown: Counter[tuple[bytes, int]] = Counter()
@@ -153,7 +149,7 @@ def epochs_show_samples_once(stream: Stream, batch: int) -> None:
             shown += _rows(part)
         left = _rows(samples)
         left.subtract(shown)
-        require(min(left.values()) >= 0, f"task {task.name!r}: a sample came once too often")
+        require(min(left.values()) >= 0, f"task {task.name!r}: a sample was shown too often")
         missing = left.total()
         most = batch - 1 if task.drop_last else 0
         require(missing <= most, f"task {task.name!r}: {missing} samples were not shown")
@@ -161,21 +157,21 @@ def epochs_show_samples_once(stream: Stream, batch: int) -> None:
 
 
 @rule
-def released_samples_come_again(stream: Stream, batch: int) -> None:
-    """What a task builds after `release` is what it had before."""
+def released_samples_can_be_rebuilt(stream: Stream, batch: int) -> None:
+    """A task builds the same samples again after `release`."""
     for task in stream.tasks:
-        samples = _held(task)
+        samples = _stored(task)
         if samples is None:
             continue
         _fits(f"task {task.name!r}", samples, stream)
         task.release()
-        require(equal(samples, task.samples()), f"task {task.name!r}: other samples")
+        require(equal(samples, task.samples()), f"task {task.name!r}: different samples")
         task.release()
 
 
 @rule
-def held_out_samples_fit_the_stream(stream: Stream, batch: int) -> None:
-    """Samples as announced, rows and classes in range, each test belonging to a task."""
+def tests_fit_the_stream(stream: Stream, batch: int) -> None:
+    """Tests have the stream's shape and classes, valid rows, and belong to a task."""
     whole: dict[int, Samples] = {}
     for test in stream.tests:
         require(isinstance(test, Test), f"{test!r} is not a Test")
@@ -185,17 +181,17 @@ def held_out_samples_fit_the_stream(stream: Stream, batch: int) -> None:
         if id(test.samples) not in whole:
             samples = whole[id(test.samples)] = test.samples()
             _fits(name, samples, stream)
-            require(equal(samples, test.samples()), f"{name}: other samples the second time")
+            require(equal(samples, test.samples()), f"{name}: different samples the second time")
         labels = _test_labels(name, test, whole[id(test.samples)])
         if test.classes is not None:
             known = set(test.classes)
             require(known <= set(range(stream.classes)), f"{name}: classes {sorted(known)}")
-            strange = set(labels.tolist()) - known
-            require(not strange, f"{name}: labels {sorted(strange)} are not of its classes")
+            unknown = set(labels.tolist()) - known
+            require(not unknown, f"{name}: labels {sorted(unknown)} are not in its classes")
 
 
 def _test_labels(name: str, test: Test, samples: Samples) -> Tensor:
-    """The labels of a test's rows, which must be there, each at most once."""
+    """The labels of a test's rows, which must exist and be unique."""
     if test.rows is None:
         return samples.labels
     rows, n = test.rows, len(samples.labels)
@@ -203,38 +199,40 @@ def _test_labels(name: str, test: Test, samples: Samples) -> Tensor:
     require(vector, f"{name}: rows are {rows.dtype} {tuple(rows.shape)}; expected int64 [n]")
     inside = int(rows.min()) >= 0 and int(rows.max()) < n
     require(inside, f"{name}: rows range from {int(rows.min())} to {int(rows.max())} of {n}")
-    require(len(set(rows.tolist())) == len(rows), f"{name}: a row comes twice")
+    require(len(set(rows.tolist())) == len(rows), f"{name}: a row occurs twice")
     return samples.labels[rows]
 
 
 @rule
-def joined_streams_hold_every_sample_once(stream: Stream, batch: int) -> None:
-    """`joined` is one task with all samples, whose short batch is kept; tests count from it."""
+def joined_streams_contain_every_sample_once(stream: Stream, batch: int) -> None:
+    """`joined` has one task with all samples, and all tests belong to it."""
     order = _order(2)
     joined = stream.joined(batch, order)
-    require(order.get_state().equal(_order(2).get_state()), "joined moved its generator")
+    require(order.get_state().equal(_order(2).get_state()), "joined advanced its generator")
     require(len(joined.tasks) == 1, f"the joined stream has {len(joined.tasks)} tasks")
     samples = joined.tasks[0].samples()
     _fits("the joined task", samples, stream)
     expected: Counter[tuple[bytes, int]] = Counter()
     for task in stream.tasks:
-        held = _held(task)
-        for part in task.epoch(batch, order) if held is None else [held]:
+        stored = _stored(task)
+        for part in task.epoch(batch, order) if stored is None else [stored]:
             expected += _rows(part)
         task.release()
     require(_rows(samples) == expected, "the joined samples are not those of the tasks")
     shown = sum(len(part.labels) for part in joined.tasks[0].epoch(batch, _order()))
-    require(shown == len(samples.labels), f"{shown} of {len(samples.labels)} samples come")
+    require(
+        shown == len(samples.labels), f"an epoch shows {shown} of {len(samples.labels)} samples"
+    )
     require(
         [test.name for test in joined.tests] == [test.name for test in stream.tests]
         and all(test.since == 0 for test in joined.tests),
-        "the tests of the joined stream are not those of the stream, all since its one task",
+        "the joined stream has other tests than the stream, or since is not 0",
     )
 
 
 @rule
 def global_randomness_is_not_used(stream: Stream, batch: int) -> None:
-    """Batches, tests, preparation and joining leave the global generators alone."""
+    """Batches, tests, preparation and joining do not use the global generators."""
     with global_random_untouched():
         for task in stream.tasks:
             for part in task.epoch(batch, _order()):
@@ -249,28 +247,28 @@ def global_randomness_is_not_used(stream: Stream, batch: int) -> None:
 
 @rule
 def checksums_are_stable(stream: Stream, batch: int) -> None:
-    """A string that use does not change; joined, the stream is another, always the same."""
+    """The checksum is a constant string; the joined stream has another one, if any."""
     before = stream.checksum
-    require(isinstance(before, str), f"the checksum is {before!r}; expected text")
+    require(isinstance(before, str), f"the checksum is {before!r}; expected a string")
     one, other = (stream.joined(batch, _order(seed)).checksum for seed in (0, 0))
     for task in stream.tasks:
         next(iter(task.epoch(batch, _order())))
         task.release()
-    require(stream.checksum == before, "using the stream has changed its checksum")
-    require(one == other, "the joined stream has another checksum each time")
+    require(stream.checksum == before, "using the stream changed its checksum")
+    require(one == other, "the checksum of the joined stream is not constant")
     require((one != before) == bool(before), f"the joined stream's checksum is {one!r}")
 
 
 STREAM_CHECKS: tuple[StreamCheck, ...] = (
     batches_fit_the_stream,
-    images_are_prepared,
+    inputs_are_prepared,
     equal_generators_give_equal_orders,
-    epochs_go_on_from_any_batch,
+    epochs_resume_from_any_batch,
     steps_count_the_batches,
     epochs_show_samples_once,
-    released_samples_come_again,
-    held_out_samples_fit_the_stream,
-    joined_streams_hold_every_sample_once,
+    released_samples_can_be_rebuilt,
+    tests_fit_the_stream,
+    joined_streams_contain_every_sample_once,
     global_randomness_is_not_used,
     checksums_are_stable,
 )

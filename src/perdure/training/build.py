@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -12,6 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from perdure import catalog
+from perdure.catalog import accepted as accepted
+from perdure.catalog import find_learner as find_learner
 from perdure.data import Dataset, load
 from perdure.learners import Learner
 from perdure.randomness import derive, generator
@@ -255,29 +256,6 @@ def build_engine(settings: Settings) -> Engine:
     if settings.engine == "eager":
         return Eager(settings.device, settings.precision)
     return Captured(settings.device, settings.precision, compiled=settings.engine == "compiled")
-
-
-def find_learner(method: str) -> type[Learner]:
-    """The class behind a method's name or a user's module:class."""
-    known = catalog.METHODS.get(method)
-    found = catalog.find_object(known.learner if known else method, "method")
-    if not (isinstance(found, type) and issubclass(found, Learner)):
-        raise ValueError(f"method {method!r} is not a subclass of perdure.Learner")
-    if inspect.isabstract(found):
-        raise ValueError(f"method {method!r} is abstract: it has no step of its own")
-    return found
-
-
-def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
-    """The keyword arguments that a learner takes, those of its bases included."""
-    found: dict[str, inspect.Parameter] = {}
-    for base in learner.__mro__:
-        if "__init__" in vars(base) and base is not object:
-            parameters = inspect.signature(vars(base)["__init__"]).parameters.values()
-            found = {p.name: p for p in parameters if p.kind is p.KEYWORD_ONLY} | found
-            if not any(p.kind is p.VAR_KEYWORD for p in parameters):
-                break
-    return found
 
 
 def joined(method: str) -> bool:

@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch.utils.data import TensorDataset
 
-from perdure.data.dataset import Dataset
+from perdure.data import Dataset
 from perdure.streams import CropFlip, Scale, Stream, from_dataset, from_tensors
 
 IMAGES = torch.arange(8 * 3, dtype=torch.uint8).view(8, 1, 1, 3)
@@ -19,7 +19,7 @@ def labels_by_task(stream: Stream) -> list[list[int]]:
     return [task.samples().labels.tolist() for task in stream.tasks]
 
 
-def test_without_tasks_it_is_one_task_without_boundaries() -> None:
+def test_the_default_is_one_task_without_boundaries() -> None:
     stream = from_tensors(IMAGES, LABELS)
     (task,) = stream.tasks
     assert task.samples().inputs is IMAGES
@@ -30,20 +30,20 @@ def test_without_tasks_it_is_one_task_without_boundaries() -> None:
     assert sizes == [3, 3, 2]
 
 
-def test_the_last_short_batch_can_be_dropped() -> None:
+def test_the_last_smaller_batch_can_be_omitted() -> None:
     (task,) = from_tensors(IMAGES, LABELS, drop_last=True).tasks
     assert [len(b.labels) for b in task.epoch(3, torch.Generator())] == [3, 3]
 
 
 @pytest.mark.parametrize("kind", [list, tuple, torch.tensor, np.array])
-def test_tasks_may_be_rows_in_any_form(kind: Any) -> None:
+def test_tasks_are_rows_of_any_type(kind: Any) -> None:
     stream = from_tensors(IMAGES, LABELS, tasks=[kind([0, 4]), kind([7, 1, 2])])
     assert labels_by_task(stream) == [[0, 0], [3, 1, 2]]
     assert torch.equal(stream.tasks[1].samples().inputs, IMAGES[[7, 1, 2]])
     assert stream.boundaries
 
 
-def test_tasks_may_be_groups_of_classes_which_divide_the_test_too() -> None:
+def test_groups_of_classes_divide_training_and_test_samples() -> None:
     stream = from_tensors(IMAGES, LABELS, groups=[(3, 0), (2,)], test=(IMAGES[:4], LABELS[:4]))
     assert labels_by_task(stream) == [[0, 3, 0, 3], [2, 2]]
     assert [(t.classes, t.since) for t in stream.tests] == [((3, 0), 0), ((2,), 1)]
@@ -51,7 +51,7 @@ def test_tasks_may_be_groups_of_classes_which_divide_the_test_too() -> None:
     assert stream.tests[0].samples is stream.tests[1].samples
 
 
-def test_a_test_may_be_one_for_all_or_one_for_each_task() -> None:
+def test_one_test_for_the_stream_or_one_for_each_task() -> None:
     rows = [[0, 1], [2, 3]]
     pair = IMAGES, LABELS
     (whole,) = from_tensors(*pair, tasks=rows, test=pair).tests
@@ -60,7 +60,7 @@ def test_a_test_may_be_one_for_all_or_one_for_each_task() -> None:
     assert [(test.since, len(test.samples().labels)) for test in each] == [(0, 8), (1, 2)]
 
 
-def test_arrays_and_other_integers_are_taken() -> None:
+def test_arrays_and_other_integer_types_are_accepted() -> None:
     inputs = np.zeros((4, 3, 2, 2), np.float32)
     inputs.flags.writeable = False
     stream = from_tensors(inputs, np.array([0, 1, 2, 1], np.uint8), classes=7)
@@ -69,7 +69,7 @@ def test_arrays_and_other_integers_are_taken() -> None:
     assert stream.tasks[0].samples().inputs.dtype == torch.float32
 
 
-def test_equal_data_in_equal_tasks_have_equal_checksums(digits: Dataset) -> None:
+def test_the_checksum_identifies_data_and_tasks(digits: Dataset) -> None:
     inputs, labels, _ = digits.train
 
     def build(**more: Any) -> str:
@@ -92,39 +92,39 @@ def test_equal_data_in_equal_tasks_have_equal_checksums(digits: Dataset) -> None
 
 FLOAT_LABELS = LABELS.float()
 BAD: list[tuple[dict[str, Any], str]] = [
-    ({"labels": LABELS[:5]}, "training images are .* for 5 labels"),
+    ({"labels": LABELS[:5]}, "for 5 labels"),
     ({"inputs": IMAGES[:0], "labels": LABELS[:0]}, "there are no training samples"),
     ({"labels": LABELS - 1}, "a training label is -1; expected 0 or more"),
     ({"classes": 3}, "a training label is 3; expected 0 to 2"),
     ({"labels": FLOAT_LABELS}, "training labels are torch.float32"),
     ({"labels": LABELS[:, None]}, r"training labels are torch.int64 \[8, 1\]"),
-    ({"inputs": IMAGES.long()}, "images are torch.int64; expected uint8 or floating point"),
-    ({"test": (IMAGES[..., :2], LABELS)}, r"test images have shape \[1, 1, 2\]"),
+    ({"inputs": IMAGES.long()}, "inputs are torch.int64"),
+    ({"test": (IMAGES[..., :2], LABELS)}, r"test inputs have shape \[1, 1, 2\]"),
     ({"test": (IMAGES, LABELS + 1)}, "a test label is 4; expected 0 to 3"),
     ({"test": (IMAGES, LABELS), "tests": []}, "not both"),
     ({"tests": [(IMAGES, LABELS)] * 2}, "there are 2 tests for 1 tasks"),
     ({"tasks": [[0]], "groups": [[0]]}, "not both"),
-    ({"tasks": []}, "there are no tasks in the list"),
+    ({"tasks": []}, "list of tasks is empty"),
     ({"tasks": [[0], []]}, "task 2 has no training samples"),
     ({"tasks": [[8]]}, "rows outside the 8 training samples"),
     ({"tasks": [[-1]]}, "rows outside the 8 training samples"),
-    ({"tasks": [LABELS > 0]}, "a task is a list of row numbers"),
-    ({"groups": [(0, 1), (1, 2)]}, "groups must name classes 0 to 3, each at most once"),
-    ({"groups": [(0, 4)]}, "groups must name classes 0 to 3"),
+    ({"tasks": [LABELS > 0]}, "expected a list of row numbers"),
+    ({"groups": [(0, 1), (1, 2)]}, "classes 0 to 3, each at most once"),
+    ({"groups": [(0, 4)]}, "classes 0 to 3"),
     ({"groups": [(0,), (5,)], "classes": 9}, "task 2 has no training samples"),
     ({"groups": [(0,)], "test": (IMAGES[1:2], LABELS[1:2])}, r"no test samples of classes \[0\]"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BAD)
-def test_what_does_not_fit_is_answered_in_a_sentence(change: dict[str, Any], message: str) -> None:
+def test_invalid_data_are_rejected(change: dict[str, Any], message: str) -> None:
     given: dict[str, Any] = {"inputs": IMAGES, "labels": LABELS, **change}
     with pytest.raises(ValueError, match=message):
         from_tensors(**given)
 
 
-class Pictures:
-    """PIL images that count how often they are read."""
+class Images:
+    """PIL images; counts how often they are read."""
 
     def __init__(self, mode: str, n: int = 4) -> None:
         self.mode, self.n, self.reads = mode, n, 0
@@ -134,14 +134,14 @@ class Pictures:
 
     def __getitem__(self, index: int) -> tuple[Image.Image, int]:
         self.reads += 1
-        picture = Image.new("RGB", (3, 2), (index, 0, 100))
-        picture.putpixel((2, 0), (0, 50, 0))
-        return picture.convert(self.mode), index % 2
+        image = Image.new("RGB", (3, 2), (index, 0, 100))
+        image.putpixel((2, 0), (0, 50, 0))
+        return image.convert(self.mode), index % 2
 
 
 @pytest.mark.parametrize(("mode", "channels"), [("L", 1), ("RGB", 3), ("P", 3), ("RGBA", 3)])
 def test_a_dataset_of_pil_images_is_read_once(mode: str, channels: int) -> None:
-    data = Pictures(mode)
+    data = Images(mode)
     stream = from_dataset(data, groups=[[0], [1]])
     assert stream.shape == (channels, 2, 3)
     for task in stream.tasks:
@@ -154,7 +154,7 @@ def test_a_dataset_of_pil_images_is_read_once(mode: str, channels: int) -> None:
         assert inputs[:, :, 0, 2].tolist() == [[0, 50, 0]] * 2
 
 
-def test_a_dataset_of_tensors_or_arrays_gives_what_its_tensors_give() -> None:
+def test_a_dataset_gives_the_same_stream_as_its_tensors() -> None:
     expected = from_tensors(IMAGES, LABELS, tasks=[[1, 2]], test=(IMAGES, LABELS))
     tensors = TensorDataset(IMAGES, LABELS)
     arrays = [(x.numpy(), int(y)) for x, y in zip(IMAGES, LABELS, strict=True)]
@@ -163,7 +163,7 @@ def test_a_dataset_of_tensors_or_arrays_gives_what_its_tensors_give() -> None:
         assert stream.checksum == expected.checksum
 
 
-def test_a_dataset_carries_the_options_on() -> None:
+def test_a_dataset_accepts_all_options() -> None:
     stream = from_dataset(
         TensorDataset(IMAGES, LABELS),
         tests=[TensorDataset(IMAGES, LABELS)],
@@ -176,9 +176,9 @@ def test_a_dataset_carries_the_options_on() -> None:
     assert (stream.tasks[0].steps(3), len(stream.tests)) == (2, 1)
 
 
-def test_a_dataset_that_is_empty_or_of_several_sizes_is_refused() -> None:
+def test_an_empty_or_irregular_dataset_is_rejected() -> None:
     with pytest.raises(ValueError, match="the dataset is empty"):
         from_dataset([])
     mixed = [(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 2), 1)]
-    with pytest.raises(ValueError, match=r"image 1 of the dataset is \[1, 3, 2\]"):
+    with pytest.raises(ValueError, match=r"item 1 of the dataset has shape \[1, 3, 2\]"):
         from_dataset(mixed)

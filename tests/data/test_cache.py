@@ -1,4 +1,4 @@
-"""The cache of decoded datasets: used when right, never trusted when not, never in the way."""
+"""The cache of decoded datasets: used if valid, rebuilt if not, optional."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .small import LAYOUTS, Small, make, put
 
 
 class Counted:
-    """Loads a small dataset and counts how often it was decoded."""
+    """Loads a small dataset and counts how often it is decoded."""
 
     def __init__(self, small: Small, root: Path, layout: int = 0) -> None:
         self.small, self.root, self.decoded = small, small.write(root, layout), 0
@@ -37,7 +37,7 @@ class Counted:
         return self.decoded
 
 
-def kept(cache: Path) -> dict[str, Path]:
+def cached(cache: Path) -> dict[str, Path]:
     return {path.name: path for path in cache.glob("decoded/*/*.npy")}
 
 
@@ -45,17 +45,17 @@ def kept(cache: Path) -> dict[str, Path]:
 def test_files_are_decoded_once(name: str, layout: int, tmp_path: Path, cache: Path) -> None:
     counted = Counted(make(name), tmp_path, layout)
     assert [counted.load() for _ in range(3)] == [1, 1, 1]
-    assert sorted(kept(cache)) == [
+    assert sorted(cached(cache)) == [
         "test_images.npy",
         "test_labels.npy",
         "train_images.npy",
         "train_labels.npy",
     ]
     checksum = load(counted.spec, tmp_path).checksum
-    assert kept(cache)["test_images.npy"].parent.name == f"{name}-{checksum}"
+    assert cached(cache)["test_images.npy"].parent.name == f"{name}-{checksum}"
 
 
-def test_a_touched_file_is_checked_again(tmp_path: Path) -> None:
+def test_a_modified_file_is_verified_again(tmp_path: Path) -> None:
     counted = Counted(make("cifar10"), tmp_path, 1)
     counted.load()
     path = tmp_path / counted.small.paths(1)[2]
@@ -68,8 +68,8 @@ def test_a_touched_file_is_checked_again(tmp_path: Path) -> None:
         counted.load()
 
 
-def test_a_file_of_this_moment_is_not_remembered(tmp_path: Path) -> None:
-    """It could change again within the clock's tick."""
+def test_a_file_modified_just_now_is_not_cached(tmp_path: Path) -> None:
+    """It could change again without a new modification time."""
     counted = Counted(make("mnist"), tmp_path)
     path = tmp_path / counted.small.paths()[0]
     path.touch()
@@ -95,17 +95,17 @@ def empty(data: bytes) -> bytes:
 
 
 def flip(data: bytes) -> bytes:
-    """One bit, in the middle of a picture."""
+    """Flip one bit in an image."""
     return data[:1000] + bytes([data[1000] ^ 4]) + data[1001:]
 
 
 @pytest.mark.parametrize("damage", [cut, grow, reshape, empty, flip, None])
-def test_a_damaged_copy_is_made_again(
+def test_a_damaged_copy_is_rebuilt(
     damage: Callable[[bytes], bytes] | None, tmp_path: Path, cache: Path
 ) -> None:
     counted = Counted(make("mnist"), tmp_path)
     counted.load()
-    path = kept(cache)["train_images.npy"]
+    path = cached(cache)["train_images.npy"]
     if damage is None:
         path.unlink()
     else:
@@ -113,18 +113,16 @@ def test_a_damaged_copy_is_made_again(
     assert [counted.load(), counted.load()] == [2, 2]
 
 
-@pytest.mark.parametrize("memory", [b"", b"0123456789abcdef", b"\xff\0", b"../../.."])
-def test_a_damaged_memory_of_sources_is_not_trusted(
-    memory: bytes, tmp_path: Path, cache: Path
-) -> None:
+@pytest.mark.parametrize("entry", [b"", b"0123456789abcdef", b"\xff\0", b"../../.."])
+def test_a_damaged_entry_of_sources_is_ignored(entry: bytes, tmp_path: Path, cache: Path) -> None:
     counted = Counted(make("mnist"), tmp_path)
     counted.load()
     for path in cache.glob("decoded/sources/*"):
-        path.write_bytes(memory)
+        path.write_bytes(entry)
     assert [counted.load(), counted.load()] == [2, 2]
 
 
-def test_without_a_writable_cache_arrays_are_in_memory(
+def test_loading_works_without_a_writable_cache(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
@@ -133,11 +131,10 @@ def test_without_a_writable_cache_arrays_are_in_memory(
         counted = Counted(make(name), tmp_path / name / str(layout), layout)
         assert [counted.load(), counted.load()] == [1, 2]
         load(counted.spec, counted.root).test.inputs.zero_()
-    assert "mnist is decoded anew at every start" in caplog.messages[0]
-    assert "set $PERDURE_CACHE" in caplog.messages[0]
+    assert "$PERDURE_CACHE" in caplog.messages[0]
 
 
-def test_an_interrupted_decode_leaves_nothing(
+def test_an_interrupted_write_leaves_no_files(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     counted = Counted(make("mnist"), tmp_path)
@@ -155,7 +152,7 @@ def test_an_interrupted_decode_leaves_nothing(
     assert [counted.load(), counted.load()] == [2, 2]
 
 
-def test_loading_at_the_same_time(tmp_path: Path, cache: Path) -> None:
+def test_concurrent_loading(tmp_path: Path, cache: Path) -> None:
     small = make("cifar100")
     small.write(tmp_path)
 
@@ -164,10 +161,10 @@ def test_loading_at_the_same_time(tmp_path: Path, cache: Path) -> None:
 
     with ThreadPoolExecutor(8) as pool:
         assert all(map(small.same, pool.map(read, range(16))))
-    assert len(kept(cache)) == len(list(cache.glob("decoded/cifar*/*"))) - 1 == 4  # checked
+    assert len(cached(cache)) == len(list(cache.glob("decoded/cifar*/*"))) - 1 == 4  # checked
 
 
-def test_verify_reads_everything_anew(tmp_path: Path) -> None:
+def test_verify_does_not_rely_on_the_cache(tmp_path: Path) -> None:
     mnist, cifar, tiny = make("mnist"), make("cifar10"), make("tiny-imagenet")
     mnist.write(tmp_path)
     cifar.write(tmp_path)
@@ -176,32 +173,28 @@ def test_verify_reads_everything_anew(tmp_path: Path) -> None:
     times = path.stat()
     path.write_bytes(bytes(times.st_size))
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    load(cifar.spec, tmp_path)  # the same size and time: nothing to notice
+    load(cifar.spec, tmp_path)  # same size and modification time: not noticed
 
     good, damaged, missing = verify(tmp_path, [mnist.spec, cifar.spec, tiny.spec])
     assert (good.name, good.path, good.state) == ("mnist", tmp_path / "MNIST/raw", "ok")
-    assert good.message == (
-        f"20 training and 10 test images, checksum {load(mnist.spec, tmp_path).checksum}"
-    )
+    assert load(mnist.spec, tmp_path).checksum in good.message
     assert (damaged.path, damaged.state) == (path, "damaged")
     assert "has md5" in damaged.message
-    assert "; fetch it again with" in damaged.message
     assert (missing.path, missing.state) == (None, "missing")
-    assert "tiny-imagenet is not in" in missing.message
 
 
-def test_verify_removes_a_copy_with_other_content(tmp_path: Path, cache: Path) -> None:
+def test_verify_deletes_a_modified_copy(tmp_path: Path, cache: Path) -> None:
     counted = Counted(make("mnist"), tmp_path)
     counted.load()
-    path = kept(cache)["test_images.npy"]
+    path = cached(cache)["test_images.npy"]
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     (finding,) = verify(tmp_path, [counted.spec])
     assert finding.state == "ok"
-    assert "a damaged decoded copy was removed from the cache" in finding.message
+    assert "deleted" in finding.message
     assert counted.load() == 3
 
 
-def test_verify_knows_all_datasets(tmp_path: Path) -> None:
+def test_verify_checks_all_datasets_by_default(tmp_path: Path) -> None:
     assert [(finding.name, finding.state) for finding in verify(tmp_path)] == [
         ("mnist", "missing"),
         ("mnist5k", "ok"),
@@ -211,7 +204,7 @@ def test_verify_knows_all_datasets(tmp_path: Path) -> None:
     ]
 
 
-def test_the_user_cache_without_a_choice(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_default_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     from perdure.data import cache
 
     monkeypatch.delenv("PERDURE_CACHE")

@@ -1,0 +1,71 @@
+"""Scores of a predictor for the samples of tests, computed once for all measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from perdure.records import Samples
+from perdure.streams import Test
+
+ScoreFunction = Callable[[Tensor], Tensor]
+"""Raw inputs to scores [n, classes], such as logits. Learners' predictors are such functions."""
+CHUNK = 1000
+"""Inputs per forward pass: large enough to be fast, small enough for any device."""
+
+
+class Predictions(NamedTuple):
+    """Scores for one set of samples that tests share."""
+
+    tests: list[int]
+    """Numbers of the tests."""
+    scores: Tensor
+    """[n, classes], one row for each sample that a test uses, in order."""
+    labels: Tensor
+    """[n]."""
+    position: Tensor
+    """Maps a row of the samples to its row in `scores`."""
+
+
+def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
+    """Compute the scores of all samples that tests use, each once.
+
+    Args:
+        score: The predictor.
+        tests: Tests of a stream.
+
+    Returns:
+        Predictions for each set of samples.
+    """
+    found = []
+    for group in _by_source(tests):
+        samples = tests[group[0]].samples()
+        rows = _used_rows([tests[i] for i in group], samples)
+        position = torch.empty(len(samples.labels), dtype=torch.int64, device=rows.device)
+        position[rows] = torch.arange(len(rows), device=rows.device)
+        scores = predict_rows(score, samples.inputs, rows)
+        found.append(Predictions(group, scores, samples.labels[rows], position))
+    return found
+
+
+def predict_rows(score: ScoreFunction, inputs: Tensor, rows: Tensor) -> Tensor:
+    """Scores [n, classes] of these rows, computed in chunks."""
+    return torch.cat([score(inputs[chunk]) for chunk in torch.split(rows, CHUNK)])
+
+
+def _by_source(tests: Sequence[Test]) -> list[list[int]]:
+    groups: dict[int, list[int]] = {}
+    for i, test in enumerate(tests):
+        groups.setdefault(id(test.samples), []).append(i)
+    return list(groups.values())
+
+
+def _used_rows(tests: Sequence[Test], samples: Samples) -> Tensor:
+    """The rows that these tests use, each once, in order."""
+    used = torch.zeros(len(samples.labels), dtype=torch.bool, device=samples.labels.device)
+    for test in tests:
+        used[slice(None) if test.rows is None else test.rows] = True
+    return used.nonzero().squeeze(1)

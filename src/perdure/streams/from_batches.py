@@ -1,0 +1,162 @@
+"""Streams from any iterable of batches: a DataLoader, a generator, an endless queue."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import torch
+
+from perdure.records import Samples
+from perdure.state import State, Stateful
+from perdure.streams.augment import Scale
+from perdure.streams.from_data import Pair, check_samples, make_tests
+from perdure.streams.stream import Augment, ComposedTask, Normaliser, Stream, Task, tensor_bytes
+
+
+def from_batches(
+    batches: Iterable[Pair] | Mapping[str, Iterable[Pair]],
+    *,
+    classes: int,
+    shape: tuple[int, ...],
+    test: Pair | None = None,
+    tests: Sequence[Pair] | None = None,
+    name: str = "own",
+    augment: Augment | None = None,
+    normalise: Normaliser | None = None,
+) -> Stream:
+    """Create a stream from an iterable of batches.
+
+    Batches are used in the order and size in which the iterable yields them; the batch size of a
+    run does not apply. They are not kept, so the iterable may be endless (only `joined` reads all
+    of it). A run can be resumed if the iterable has `state_dict` and `load_state_dict`, or if it
+    can be iterated again and then yields the same batches. An iterator can be read only once: it
+    serves one epoch and cannot be resumed. The stream's checksum is empty.
+
+    Args:
+        batches: Batches (inputs, labels) of a single task, or a mapping from task names to such
+            iterables.
+        classes: Number of outputs; labels are 0 to classes - 1.
+        shape: Shape of one input.
+        test: Test inputs and labels for the whole stream.
+        tests: Test inputs and labels for each task, instead of `test`.
+        name: Name for results.
+        augment: Augmentation of raw training inputs, such as `CropFlip`.
+        normalise: Turns raw inputs into the float tensor that the network expects; by default
+            bytes are scaled to [0, 1].
+
+    Raises:
+        ValueError: If the test data do not fit, and during iteration if a batch does not.
+
+    >>> batches = [(torch.rand(4, 1, 8, 8), torch.tensor([0, 1, 0, 1]))] * 3
+    >>> stream = from_batches(batches, classes=2, shape=(1, 8, 8))
+    >>> sum(len(batch.labels) for batch in stream.tasks[0].epoch(32, torch.Generator()))
+    12
+    """
+    parts = batches if isinstance(batches, Mapping) else {name: batches}
+    if not parts:
+        raise ValueError("the mapping from task names to batches is empty")
+    shape = tuple(shape)
+    return Stream(
+        name=name,
+        data="own",
+        classes=classes,
+        shape=shape,
+        tasks=[IterableTask(task, part, shape, classes) for task, part in parts.items()],
+        tests=make_tests(list(parts), test, tests, shape=shape, classes=classes),
+        normalise=normalise or Scale(),
+        augment=augment,
+        boundaries=isinstance(batches, Mapping),
+    )
+
+
+class IterableTask(ComposedTask):
+    """A task whose batches come from an iterable.
+
+    To start at a later batch, an iterable with `state_dict` and `load_state_dict` restores its own
+    position; any other is read from the start, and a checksum verifies that the skipped batches
+    are those that were learned.
+    """
+
+    def __init__(
+        self, name: str, batches: Iterable[Pair], shape: tuple[int, ...], classes: int
+    ) -> None:
+        super().__init__(name, self._read, steps=self._count)
+        self.batches = batches
+        self.shape = shape
+        self.classes = classes
+        self.stateful = isinstance(batches, Stateful)
+        self.resumable = self.stateful or not isinstance(batches, Iterator)
+        self.exhausted = False
+        self.checksum = 0
+        """Of the batches read in this epoch, unless the iterable restores its own position."""
+        self._state: State | None = None
+
+    def _count(self, batch: int) -> int | None:
+        try:
+            return len(self.batches)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def _read(
+        self, batch: int, order: torch.Generator, *, resumed: bool = False
+    ) -> Iterator[Samples]:
+        if self.exhausted:
+            raise ValueError(
+                f"the batches of task {self.name!r} come from an iterator, which can be read only "
+                "once: train for one epoch, or use an iterable that can be iterated again"
+            )
+        self.exhausted = isinstance(self.batches, Iterator)
+        self.checksum = 0
+        return self._checked(resumed)
+
+    def _checked(self, resumed: bool) -> Iterator[Samples]:
+        count = 0
+        for count, pair in enumerate(self.batches, 1):  # noqa: B007
+            samples = check_samples("batch", pair, shape=self.shape, classes=self.classes)
+            if not self.stateful and self.resumable:
+                for tensor in (samples.inputs, samples.labels):
+                    self.checksum = zlib.crc32(tensor_bytes(tensor), self.checksum)
+            yield samples
+        if not (count or resumed):
+            raise ValueError(f"task {self.name!r} has no batches")
+
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        """Iterate over the batches from number `start`; exactly as before after a restored state.
+
+        Raises:
+            ValueError: If the batches read again differ from those that were learned.
+        """
+        state, self._state = self._state, None
+        if state is not None and isinstance(self.batches, Stateful):
+            self.batches.load_state_dict(state["position"])
+            return self._read(batch, order, resumed=start > 0)
+        batches = super().epoch(batch, order, start)
+        if state is not None and start and self.checksum != state["checksum"]:
+            raise ValueError(
+                f"the batches of task {self.name!r} differ from those read before the "
+                "interruption, so the run cannot be resumed exactly; give the iterable "
+                "state_dict and load_state_dict, or start again without --resume"
+            )
+        return batches
+
+    def state_dict(self) -> State:
+        """The iterable's own state, or the checksum of the batches read in this epoch."""
+        if isinstance(self.batches, Stateful):
+            return {"position": dict(self.batches.state_dict())}
+        return {"checksum": self.checksum}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state; applies to the next call of `epoch`."""
+        if not self.resumable:
+            raise ValueError(not_resumable(self))
+        self._state = state
+
+
+def not_resumable(task: Task) -> str:
+    """The error message for a task whose batches cannot be read again."""
+    return (
+        f"the batches of task {task.name!r} come from an iterator, which can be read only once, so "
+        "the run cannot be resumed; use an iterable that can be iterated again or that has "
+        "state_dict and load_state_dict, or start again without --resume"
+    )

@@ -1,0 +1,316 @@
+"""Streams from your own tensors or map-style dataset."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from perdure.records import Samples
+from perdure.streams.augment import Scale
+from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of
+
+Array: TypeAlias = Tensor | npt.NDArray[Any]
+Pair: TypeAlias = Sequence[Array] | Samples
+"""Inputs [n, ...], uint8 or floating point, and integer labels [n]."""
+
+
+class MapDataset(Protocol):
+    """A map-style dataset as in `torch.utils.data`."""
+
+    def __len__(self) -> int:
+        """Number of items."""
+
+    def __getitem__(self, index: int, /) -> Any:
+        """An input (tensor, array or PIL image) and its label."""
+
+
+def from_tensors(
+    inputs: Array,
+    labels: Array,
+    *,
+    tasks: Sequence[Array | Sequence[int]] | None = None,
+    groups: Sequence[Sequence[int]] | None = None,
+    test: Pair | None = None,
+    tests: Sequence[Pair] | None = None,
+    classes: int | None = None,
+    name: str = "own",
+    augment: Augment | None = None,
+    normalise: Normaliser | None = None,
+    drop_last: bool = False,
+) -> Stream:
+    """Create a stream from tensors or arrays.
+
+    Without `tasks` and `groups`, the stream is a single task without boundaries. Tensors are not
+    copied: do not modify them afterwards.
+
+    Args:
+        inputs: Training inputs [n, ...]: uint8, or floating point in [0, 1].
+        labels: Integer labels [n], from 0.
+        tasks: Rows of each task. Samples in no task are omitted.
+        groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted.
+        test: Test inputs and labels for the whole stream. With `groups`, each task is tested on
+            the samples of its classes.
+        tests: Test inputs and labels for each task, instead of `test`.
+        classes: Number of outputs; by default the highest training label plus one.
+        name: Name for results.
+        augment: Augmentation of raw training inputs, such as `CropFlip`.
+        normalise: Turns raw inputs into the float tensor that the network expects; by default
+            bytes are scaled to [0, 1].
+        drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+
+    Raises:
+        ValueError: If the data do not fit together.
+
+    >>> inputs, labels = torch.rand(6, 1, 8, 8), torch.tensor([0, 1, 2, 3, 0, 2])
+    >>> stream = from_tensors(inputs, labels, groups=[(0, 1), (2, 3)], test=(inputs, labels))
+    >>> [len(task.samples().labels) for task in stream.tasks], len(stream.tests), stream.classes
+    ([3, 3], 2, 4)
+    """
+    train = check_samples("training", (inputs, labels), classes=classes)
+    classes = int(train.labels.max()) + 1 if classes is None else classes
+    shape = tuple(train.inputs.shape[1:])
+    rows = _task_rows(train.labels, tasks, groups, classes)
+    if rows is None:
+        parts = [Task(name, lambda: train, size=len(train.labels), drop_last=drop_last)]
+    else:
+        parts = [
+            Task(f"task {t}", partial(train.rows, index), size=len(index), drop_last=drop_last)
+            for t, index in enumerate(rows, 1)
+        ]
+    names = [part.name for part in parts]
+    held_out = make_tests(names, test, tests, groups=groups, shape=shape, classes=classes)
+    return Stream(
+        name=name,
+        data="own",
+        classes=classes,
+        shape=shape,
+        tasks=parts,
+        tests=held_out,
+        normalise=normalise or Scale(),
+        augment=augment,
+        boundaries=rows is not None,
+        checksum=checksum_of(
+            *(name, int(drop_last), train.inputs, train.labels),
+            *(rows or ()),
+            *(t for x in held_out for t in (*x.samples()[:2], x.rows) if t is not None),
+        ),
+    )
+
+
+def from_dataset(
+    dataset: MapDataset,
+    *,
+    tasks: Sequence[Array | Sequence[int]] | None = None,
+    groups: Sequence[Sequence[int]] | None = None,
+    test: MapDataset | None = None,
+    tests: Sequence[MapDataset] | None = None,
+    classes: int | None = None,
+    name: str = "own",
+    augment: Augment | None = None,
+    normalise: Normaliser | None = None,
+    drop_last: bool = False,
+) -> Stream:
+    """Create a stream from a map-style dataset, which is read once into memory.
+
+    A random transform inside the dataset is therefore applied only once; use `augment` instead.
+
+    Args:
+        dataset: Training data: a sequence of (input, label). PIL images become uint8 tensors
+            [channels, height, width]; tensors and arrays are used as they are.
+        tasks: Rows of each task. Samples in no task are omitted.
+        groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted.
+        test: Test data for the whole stream. With `groups`, each task is tested on the samples
+            of its classes.
+        tests: Test data for each task, instead of `test`.
+        classes: Number of outputs; by default the highest training label plus one.
+        name: Name for results.
+        augment: Augmentation of raw training inputs, such as `CropFlip`.
+        normalise: Turns raw inputs into the float tensor that the network expects; by default
+            bytes are scaled to [0, 1].
+        drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+
+    Raises:
+        ValueError: If the data do not fit together.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> stream = from_dataset(TensorDataset(torch.rand(6, 1, 8, 8), torch.arange(6) % 2))
+    >>> stream.classes, stream.shape, stream.tasks[0].steps(4)
+    (2, (1, 8, 8), 2)
+    """
+    train = _collect(dataset)
+    return from_tensors(
+        train.inputs,
+        train.labels,
+        tasks=tasks,
+        groups=groups,
+        test=None if test is None else _collect(test),
+        tests=None if tests is None else [_collect(part) for part in tests],
+        classes=classes,
+        name=name,
+        augment=augment,
+        normalise=normalise,
+        drop_last=drop_last,
+    )
+
+
+def check_samples(
+    what: str, pair: Pair, *, shape: tuple[int, ...] | None = None, classes: int | None = None
+) -> Samples:
+    """The pair as samples with int64 labels; ValueError if they do not fit the stream."""
+    inputs, labels = _as_tensor(pair[0]), _as_tensor(pair[1])
+    if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
+        raise ValueError(f"{what} inputs are {inputs.dtype}; expected uint8 or floating point")
+    if labels.dtype == torch.bool or labels.is_floating_point() or labels.ndim != 1:
+        raise ValueError(
+            f"{what} labels are {labels.dtype} {list(labels.shape)}; expected one integer per input"
+        )
+    if inputs.ndim < 2 or len(inputs) != len(labels):
+        raise ValueError(
+            f"{what} inputs have shape {list(inputs.shape)} for {len(labels)} labels; "
+            "expected one input per label"
+        )
+    if not len(labels):
+        raise ValueError(f"there are no {what} samples")
+    if shape is not None and inputs.shape[1:] != shape:
+        raise ValueError(
+            f"{what} inputs have shape {list(inputs.shape[1:])}; expected {list(shape)}"
+        )
+    low, high = (int(label) for label in labels.aminmax())
+    if low < 0 or (classes is not None and high >= classes):
+        bad = low if low < 0 else high
+        expected = "0 or more" if classes is None else f"0 to {classes - 1}"
+        raise ValueError(f"a {what} label is {bad}; expected {expected}")
+    return Samples(inputs, labels.long())
+
+
+def make_tests(
+    names: Sequence[str],
+    test: Pair | None,
+    tests: Sequence[Pair] | None,
+    *,
+    groups: Sequence[Sequence[int]] | None = None,
+    shape: tuple[int, ...],
+    classes: int,
+) -> list[Test]:
+    """The tests of a stream with these tasks: `test`, divided by `groups`, or one per task."""
+    if test is not None and tests is not None:
+        raise ValueError("give either test (for the stream) or tests (one for each task), not both")
+    if test is not None:
+        samples = check_samples("test", test, shape=shape, classes=classes)
+        if groups is None:
+            return [Test("test", lambda: samples)]
+        return _divide(names, samples, groups)
+    if tests is not None and len(tests) != len(names):
+        raise ValueError(f"there are {len(tests)} tests for {len(names)} tasks")
+    return [
+        Test(
+            names[task],
+            partial(Samples, *check_samples("test", pair, shape=shape, classes=classes)),
+            classes=None if groups is None else tuple(groups[task]),
+            since=task,
+        )
+        for task, pair in enumerate(tests or ())
+    ]
+
+
+def _divide(names: Sequence[str], samples: Samples, groups: Sequence[Sequence[int]]) -> list[Test]:
+    """One test for each group of classes, all with the same samples."""
+
+    def everything() -> Samples:
+        return samples
+
+    tests = []
+    for task, (name, group) in enumerate(zip(names, groups, strict=True)):
+        rows = _rows_of(samples.labels, group)
+        if not len(rows):
+            raise ValueError(f"there are no test samples of classes {list(group)}")
+        tests.append(Test(name, everything, rows, tuple(group), since=task))
+    return tests
+
+
+def _task_rows(
+    labels: Tensor,
+    tasks: Sequence[Array | Sequence[int]] | None,
+    groups: Sequence[Sequence[int]] | None,
+    classes: int,
+) -> list[Tensor] | None:
+    """The rows of each task, on the labels' device; None if the stream has no tasks."""
+    if tasks is not None and groups is not None:
+        raise ValueError("give either tasks (rows) or groups (classes), not both")
+    if tasks is None and groups is None:
+        return None
+    if groups is not None:
+        grouped = [c for group in groups for c in group]
+        if len(set(grouped)) < len(grouped) or not all(0 <= c < classes for c in grouped):
+            raise ValueError(f"groups must have classes 0 to {classes - 1}, each at most once")
+        rows = [_rows_of(labels, group) for group in groups]
+    else:
+        rows = [_check_rows(task, len(labels)).to(labels.device) for task in tasks or ()]
+    for task, index in enumerate(rows, 1):
+        if not len(index):
+            raise ValueError(f"task {task} has no training samples")
+    if not rows:
+        raise ValueError("the list of tasks is empty; omit it for a single task")
+    return rows
+
+
+def _rows_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
+    """The rows whose label is one of these classes."""
+    wanted = torch.tensor(classes, dtype=torch.int64, device=labels.device)
+    return torch.isin(labels, wanted).nonzero().squeeze(1)
+
+
+def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
+    rows = torch.as_tensor(task)
+    if not len(rows):
+        return torch.empty(0, dtype=torch.int64)
+    if rows.ndim != 1 or rows.dtype == torch.bool or rows.is_floating_point():
+        raise ValueError(
+            f"a task is {rows.dtype} {list(rows.shape)}; expected a list of row numbers"
+        )
+    if int(rows.min()) < 0 or int(rows.max()) >= n:
+        raise ValueError(f"a task has rows outside the {n} training samples")
+    return rows.long()
+
+
+def _collect(dataset: MapDataset) -> Samples:
+    n = len(dataset)
+    if not n:
+        raise ValueError("the dataset is empty")
+    inputs: Tensor | None = None
+    labels = torch.empty(n, dtype=torch.int64)
+    for i in range(n):
+        item, label = dataset[i]
+        tensor = _input(item)
+        if inputs is None:
+            inputs = tensor.new_empty((n, *tensor.shape))
+        if tensor.shape != inputs.shape[1:]:
+            raise ValueError(
+                f"item {i} of the dataset has shape {list(tensor.shape)}, "
+                f"the first {list(inputs.shape[1:])}; all must have the same shape"
+            )
+        inputs[i] = tensor
+        labels[i] = int(label)
+    assert inputs is not None
+    return Samples(inputs, labels)
+
+
+def _input(item: Any) -> Tensor:
+    """An item as a tensor; a PIL image as uint8 [channels, height, width]."""
+    if not hasattr(item, "getbands"):
+        return _as_tensor(item)
+    image = item if item.mode in ("L", "RGB") else item.convert("RGB")
+    return torch.from_numpy(np.array(image)).view(*image.size[::-1], -1).permute(2, 0, 1)
+
+
+def _as_tensor(array: Array) -> Tensor:
+    """The tensor itself, or a tensor that shares the array's memory unless that is read-only."""
+    if isinstance(array, np.ndarray) and not array.flags.writeable:
+        array = array.copy()
+    return torch.as_tensor(array)
