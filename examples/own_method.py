@@ -33,10 +33,10 @@ class RecentFirst(ER):
         x, y = self.prepare(batch)
         loss = F.cross_entropy(self.network(x), y)
         if past is not None:
-            self.move(loss)  # all steps on a batch but the last
+            self.inner_step(loss)  # all steps on a batch but the last
             x, y = self.prepare(past)
             loss = self.past_weight * F.cross_entropy(self.network(x), y)
-        self.descend(loss)  # the last: it is counted
+        self.optimizer_step(loss)  # the last: it is counted
         self.memory.add(batch)
 
 

@@ -24,8 +24,7 @@ import torch
 from torch import nn
 
 from perdure.evaluation import accuracies
-from perdure.learners import CLSER
-from perdure.learners.predictor import Predictor
+from perdure.learners import CLSER, Predictor
 from perdure.results import RunFolder
 from perdure.training.build import (
     build_engine,

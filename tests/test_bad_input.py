@@ -56,7 +56,7 @@ CASES = {
     "run --threads many": "--threads: 'many' is not a whole number",
     "run --device tpu": "invalid choice 'tpu' for argument '--device'",
     "run --precision fp64": "'--precision'. Expected one of ('fp32', 'bf16')",
-    "run --update sometimes": "'--update'. Expected one of ('coin', 'every')",
+    "run --update sometimes": "'--update'. Expected one of ('random', 'regular')",
     "run --method er --update every": "--update every: er has no semantic memories",
     "run --engine steam": "'--engine'. Expected one of ('eager', 'captured', 'compiled')",
     "data": "Expected one of {fetch, verify}",

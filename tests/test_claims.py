@@ -167,24 +167,24 @@ def test_without_tasks_bias_is_the_distance_of_the_classes_from_equal_shares() -
 def test_updates_by_chance_are_compared_with_regular_ones_alike_in_all_else() -> None:
     agreement = {"predictors": ["stable", "plastic"], "matrix": [[1, 0.9], [0.9, 1]]}
     coin = run("clser", accuracy=91.0, analysis=analysis("stable", agreement=agreement))
-    every = run("clser", accuracy=90.0, update="every")
-    other = run("clser", accuracy=99.0, update="every", values={"lr": 0.2})
+    every = run("clser", accuracy=90.0, update="regular")
+    other = run("clser", accuracy=99.0, update="regular", values={"lr": 0.2})
     found = claim("chance_helps", [coin, every, other])
     (evidence,) = found.evidence
     assert found.holds is True
     assert evidence.setting == "clser on s-mnist (mnist), buffer 500"
-    assert {u: s.mean for u, s in evidence.numbers.items()} == {"coin": 91, "every": 90}
-    assert evidence.also["agreement of stable and plastic"]["coin"].mean == 0.9
+    assert {u: s.mean for u, s in evidence.numbers.items()} == {"random": 91, "regular": 90}
+    assert evidence.also["agreement of stable and plastic"]["random"].mean == 0.9
 
 
 def test_memories_that_are_updated_at_every_step_say_nothing_about_chance() -> None:
     always = {"rate": 1.0}
-    runs = [run("mean-er", values=always), run("mean-er", values=always, update="every")]
+    runs = [run("mean-er", values=always), run("mean-er", values=always, update="regular")]
     assert claim("chance_helps", runs).holds is None
     often = {"stable_rate": 0.9, "plastic_rate": 1.0}
     runs = [
         run("clser", accuracy=91.0, values=often),
-        run("clser", accuracy=90.0, values=often, update="every"),
+        run("clser", accuracy=90.0, values=often, update="regular"),
     ]
     assert claim("chance_helps", runs).holds is True
 
@@ -192,7 +192,7 @@ def test_memories_that_are_updated_at_every_step_say_nothing_about_chance() -> N
 def test_regular_updates_do_not_stand_for_the_method() -> None:
     best = {"stable": 90.0, "plastic": 89.0, "working": 85.0}
     worst = {"stable": 80.0, "plastic": 89.0, "working": 85.0}
-    runs = [run("clser", s, accuracy=worst, update="every") for s in range(5)]
+    runs = [run("clser", s, accuracy=worst, update="regular") for s in range(5)]
     assert claim("stable_best", [*runs, run("clser", accuracy=best)]).holds is True
 
 

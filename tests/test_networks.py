@@ -109,7 +109,7 @@ def test_batches_in_one_pass_come_out_as_one_after_the_other() -> None:
     together, apart = ResNet18(5, width=4).double(), ResNet18(5, width=4).double()
     apart.load_state_dict(together.state_dict())
     batches = [torch.rand(n, 3, 8, 8, dtype=torch.float64) for n in (3, 5)]
-    ours = together.forward_each(*batches)
+    ours = together.forward_batches(*batches)
     theirs = [apart(batch) for batch in batches]
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
@@ -124,5 +124,5 @@ def test_batches_in_one_pass_come_out_as_one_after_the_other() -> None:
 def test_a_pass_over_several_batches_leaves_no_trace_when_it_fails() -> None:
     network = ResNet18(5, width=4)
     with pytest.raises(RuntimeError):
-        network.forward_each(torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8))
+        network.forward_batches(torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8))
     assert network(torch.rand(3, 3, 8, 8)).shape == (3, 5)

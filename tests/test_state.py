@@ -26,7 +26,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from perdure.files import write_atomic as write_bytes
-from perdure.state import FORMAT, State, give, holds_state, read_file, take, write_file
+from perdure.state import FORMAT, State, get_state, is_stateful, load_state, read_file, write_file
 
 DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.bool]
 
@@ -151,7 +151,7 @@ def header_end(content: bytes) -> int:
 def test_a_file_that_was_cut_is_refused(data: st.DataObject) -> None:
     content = _whole()
     keep = data.draw(st.integers(0, len(content) - 1))
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read(content[:keep])
 
 
@@ -176,7 +176,7 @@ def test_damage_inside_a_tensor_is_noticed(data: st.DataObject) -> None:
     content = bytearray(_whole())
     place = data.draw(st.integers(header_end(_whole()), len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(ValueError, match="is damaged: its checksum is not that of what it holds"):
+    with pytest.raises(ValueError, match="is damaged"):
         read(bytes(content))
 
 
@@ -218,8 +218,8 @@ def test_metadata_of_any_kind_is_refused_or_read(meta: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not a whole safetensors file"),
-        ("[" * 100_000, "is not a whole safetensors file"),
+        ("", "is not a complete safetensors file"),
+        ("[" * 100_000, "is not a complete safetensors file"),
         ("null", "was not written by perdure"),
         ('{"format": 1}', "was not written by perdure"),
         ('{"format": 99, "values": {}}', f"has format 99; this version reads format {FORMAT}"),
@@ -252,7 +252,7 @@ def test_other_files_are_refused(content: bytes) -> None:
 def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         read_file(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read_file(tmp_path)
 
 
@@ -269,10 +269,10 @@ class Trap:
 def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
     path, mark = tmp_path / "state", tmp_path / "mark"
     path.write_bytes(pickle.dumps(Trap(mark)))
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read_file(path)
     torch.save({"trap": Trap(mark)}, path)
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read_file(path)
     assert not mark.exists()
 
@@ -308,26 +308,26 @@ def test_a_file_is_replaced_in_one_move(tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_state_taken_is_a_copy_and_a_state_given_is_written_in_place() -> None:
     tensor = torch.zeros(3)
     address = tensor.data_ptr()
-    state = take(tensor)
+    state = get_state(tensor)
     tensor.fill_(5)
     assert state.tolist() == [0, 0, 0]
-    give(tensor, state)
+    load_state(tensor, state)
     assert tensor.tolist() == [0, 0, 0]
     assert tensor.data_ptr() == address
 
 
 def test_a_tensor_of_another_shape_is_refused() -> None:
     with pytest.raises(ValueError, match=r"shape \(1,\) where \(3,\) is expected"):
-        give(torch.zeros(3), torch.zeros(1))
+        load_state(torch.zeros(3), torch.zeros(1))
 
 
 def test_a_generator_goes_on_from_its_state() -> None:
     draws = torch.Generator().manual_seed(1)
     torch.rand(10, generator=draws)
-    state = take(draws)
+    state = get_state(draws)
     expected = torch.rand(5, generator=draws)
     other = torch.Generator()
-    give(other, state)
+    load_state(other, state)
     assert torch.rand(5, generator=other).equal(expected)
 
 
@@ -355,17 +355,17 @@ def test_an_optimizer_goes_on_from_a_file(build: Any) -> None:
     first, second = build(list(one.parameters())), build(list(other.parameters()))
     learn(one, first, 3)
     first.param_groups[0]["lr"] = 0.03
-    found, _ = read(written({"network": take(one), "optimizer": take(first)}))
-    give(other, found["network"])
-    give(second, found["optimizer"])
+    found, _ = read(written({"network": get_state(one), "optimizer": get_state(first)}))
+    load_state(other, found["network"])
+    load_state(second, found["optimizer"])
     learn(one, first, 3)
     learn(other, second, 3)
     assert one.weight.equal(other.weight)
     assert second.param_groups[0]["lr"] == 0.03
 
 
-def test_what_holds_state() -> None:
+def test_what_is_stateful() -> None:
     parts = (torch.zeros(1), torch.Generator(), nn.Linear(1, 1))
-    assert all(holds_state(part) for part in parts)
-    assert holds_state(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
-    assert not any(holds_state(value) for value in (1, "text", None, [torch.zeros(1)], print))
+    assert all(is_stateful(part) for part in parts)
+    assert is_stateful(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
+    assert not any(is_stateful(value) for value in (1, "text", None, [torch.zeros(1)], print))

@@ -322,7 +322,7 @@ def _chance_helps(setting: _Setting) -> Iterable[Evidence]:
             if _updates_always(config):  # then chance has no part in it
                 continue
             key = repr(sorted((k, v) for k, v in config.items() if k in _DECIDING))
-            alike.setdefault(key, {})[config.get("update", "coin")] = runs
+            alike.setdefault(key, {})[config.get("update", "random")] = runs
         for pair in alike.values():
             numbers = _known({u: over_seeds(runs, _accuracy()) for u, runs in pair.items()})
             if len(numbers) == 2:
@@ -331,7 +331,7 @@ def _chance_helps(setting: _Setting) -> Iterable[Evidence]:
                 )
                 also = {"agreement of stable and plastic": agreement} if agreement else {}
                 named = _Setting(f"{method} on {setting.name}", setting.variants)
-                yield _compared(named, numbers, "coin", better=max, also=also)
+                yield _compared(named, numbers, "random", better=max, also=also)
 
 
 def _updates_always(config: Mapping[str, Any]) -> bool:

@@ -137,7 +137,7 @@ def test_a_semantic_memory_moves_as_lerp_does_and_not_at_all_for_a_weight_of_zer
         for a, b in zip(always.network.parameters(), network.parameters(), strict=True)
     ]
     always.update(torch.tensor(100, device="cuda"))
-    assert always._mover is not None
+    assert always._kernel is not None
     for a, b in zip(always.network.parameters(), expected, strict=True):
         torch.testing.assert_close(a, b)
     rarely = SemanticMemory(network, decay=0.9, rate=1e-9, name="stable")

@@ -67,7 +67,7 @@ def test_step_is_the_plain_transcription() -> None:
     learner = AGEM(network(), buffer_size=30, tasks=3, memory_batch=8, lr=0.05, seed=1)
     learn(learner, task((0, 1), seed=0))
     learn(learner, task((2, 3), seed=1))
-    already = float(learner.totals["projected"])
+    already = learner.totals()["projected"]
     conflicts = 0
     for x, y in batches(task((0, 3), seed=9, count=200)):
         expected, memory = copy.deepcopy(learner.network), copy.deepcopy(learner.memory)
@@ -83,7 +83,7 @@ def test_step_is_the_plain_transcription() -> None:
         found = nn.utils.parameters_to_vector(learner.network.parameters()).detach()
         assert torch.allclose(found, weights - 0.05 * g, atol=1e-6)
     assert 0 < conflicts < 20
-    assert float(learner.totals["projected"]) == already + conflicts
+    assert learner.totals()["projected"] == already + conflicts
 
 
 def gradient(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:

@@ -282,7 +282,7 @@ def test_learns_as_the_paper_says(kind: str, augment: Augment | None) -> None:
             assert apart < 1e-11, f"networks differ by {apart} after step {step}"
     assert int(learner.memory.seen) == oracle.seen > 1000
     assert int(learner.steps) == 300
-    found = learner.readings()
+    found = learner.totals()
     assert found["loss"] == pytest.approx(sum(oracle.losses), rel=1e-10)
     used = {name: ages.total() for name, ages in oracle.provided.items()}
     assert (found["plastic_used"], found["stable_used"]) == (used["plastic"], used["stable"])

@@ -124,8 +124,8 @@ def test_one_pass_gives_the_numbers_of_three() -> None:
     joined = DERPP(network, buffer_size=20, seed=SEED)
     torch.manual_seed(1)
     apart = DERPP(MLP(4, CLASSES, hidden=8).double(), buffer_size=20, seed=SEED)
-    apart.logits.per_sample = False
-    assert joined.logits.per_sample
+    apart.forward_batches.per_sample = False
+    assert joined.forward_batches.per_sample
     for inputs, labels in stream(50):
         joined.step(inputs, labels)
         apart.step(inputs, labels)

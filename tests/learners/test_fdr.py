@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from perdure.learners.fdr import FDR, function_distance
 from perdure.learners.sgd import SGD
-from perdure.memory.shares import TaskShares
+from perdure.memory import BalancedTaskBuffer
 from perdure.networks import MLP
 from perdure.randomness import generator
 from perdure.records import Samples
@@ -71,21 +71,21 @@ def test_equal_outputs_pull_nowhere() -> None:
     sizes=st.lists(st.integers(1, 20), min_size=1, max_size=40),
 )
 def test_shares_are_equal_and_bounded(buffer_size: int, sizes: list[int]) -> None:
-    memory = TaskShares(buffer_size)
+    memory = BalancedTaskBuffer(buffer_size)
     for number, size in enumerate(sizes):
-        before = list(memory.held)
-        memory.add_task(Samples(torch.full((size, 1), float(number)), torch.arange(size)))
-        assert all(now <= then for now, then in zip(memory.held, before, strict=False))
+        before = list(memory.counts)
+        memory.add(Samples(torch.full((size, 1), float(number)), torch.arange(size)))
+        assert all(now <= then for now, then in zip(memory.counts, before, strict=False))
     contents = memory.contents()
     assert contents is not None
     tasks = len(sizes)
     quotas = [buffer_size // tasks + (k < buffer_size % tasks) for k in range(tasks)]
     assert sum(quotas) == buffer_size
-    assert all(n <= quota for n, quota in zip(memory.held, quotas, strict=True))
+    assert all(n <= quota for n, quota in zip(memory.counts, quotas, strict=True))
     if all(size >= buffer_size for size in sizes):
-        assert memory.held == quotas
-    assert memory.filled == sum(memory.held) == len(contents.labels) <= buffer_size
-    rows = [(k, i) for k, n in enumerate(memory.held) for i in range(n)]
+        assert memory.counts == quotas
+    assert memory.filled == sum(memory.counts) == len(contents.labels) <= buffer_size
+    rows = [(k, i) for k, n in enumerate(memory.counts) for i in range(n)]
     stored = zip(contents.inputs[:, 0].tolist(), contents.labels.tolist(), strict=True)
     assert list(stored) == rows  # the front of each task, in the order of the tasks
 
@@ -182,9 +182,9 @@ def test_a_loss_of_the_second_step_that_is_not_finite_is_noticed() -> None:
     learner = FDR(nn.Linear(4, CLASSES).double(), buffer_size=5, lr=0.1)
     learner.observe(*task(0)[:2])
     samples = task(0)._replace(logits=torch.full((40, CLASSES), math.nan, dtype=torch.float64))
-    learner.memory.add_task(samples)
+    learner.memory.add(samples)
     learner.observe(*task(0)[:2])
-    assert int(learner.not_finite) == int(learner.steps) == 2
+    assert int(learner.nonfinite_step) == int(learner.steps) == 2
 
 
 def test_dropout_at_the_end_of_a_task_draws_from_the_learner() -> None:
@@ -214,7 +214,7 @@ def test_samples_at_the_end_of_a_task_are_checked_and_left_alone() -> None:
         learner.end_task(Samples(samples.inputs[:0], samples.labels[:0]))
     with pytest.raises(ValueError, match="labels range"):
         learner.end_task(Samples(samples.inputs, samples.labels + CLASSES))
-    assert learner.memory.held == [5]
+    assert learner.memory.counts == [5]
 
 
 def test_more_tasks_than_rows_leave_the_oldest_theirs() -> None:
@@ -244,7 +244,7 @@ def test_resuming_in_the_middle_changes_nothing(tmp_path: Path) -> None:
     go(first, range(2))
     first.save(tmp_path / "first")
     second.load(tmp_path / "first")
-    assert second.memory.held == [8, 7]
+    assert second.memory.counts == [8, 7]
     go(second, range(2, 4))
     straight.save(tmp_path / "straight")
     second.save(tmp_path / "second")

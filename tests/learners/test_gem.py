@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from perdure.learners.gem import GEM
 from perdure.learners.sgd import SGD
-from perdure.memory.ring import TaskMemory
+from perdure.memory import TaskBuffer
 from perdure.records import Samples
 
 Array = NDArray[np.float64]
@@ -126,7 +126,7 @@ def test_step_is_the_plain_transcription() -> None:
         learner.observe(x, y)
         found = nn.utils.parameters_to_vector(learner.network.parameters()).detach()
         assert torch.allclose(found, weights - 0.05 * torch.from_numpy(g).float(), atol=1e-5)
-    assert learner.totals["projected"] > 0
+    assert learner.totals()["projected"] > 0
 
 
 def gradient(module: nn.Module, x: Tensor, y: Tensor) -> Array:
@@ -146,7 +146,7 @@ def test_only_what_the_optimizer_moves_counts() -> None:
     )
     learn(learner, task((0, 1), seed=0))
     learn(learner, task((2, 3), seed=1))
-    assert learner.totals["projected"] > 0
+    assert learner.totals()["projected"] > 0
     assert all(torch.equal(value, before[name]) for name, value in module[0].state_dict().items())
     reference = learner.reference()
     assert reference is not None
@@ -154,7 +154,7 @@ def test_only_what_the_optimizer_moves_counts() -> None:
 
 
 def test_memory_holds_an_equal_random_share_of_each_task() -> None:
-    memory = TaskMemory(20, tasks=3, seed=0)
+    memory = TaskBuffer(20, tasks=3, seed=0)
     for number, size in enumerate([50, 4, 50]):
         rows = torch.arange(size, dtype=torch.float32)[:, None]
         memory.add(Samples(rows, torch.full((size,), number)))
@@ -171,7 +171,7 @@ def test_memory_holds_an_equal_random_share_of_each_task() -> None:
 def test_every_sample_is_kept_with_equal_probability() -> None:
     counts = torch.zeros(10)
     for seed in range(600):
-        memory = TaskMemory(3, tasks=1, seed=seed)
+        memory = TaskBuffer(3, tasks=1, seed=seed)
         memory.add(Samples(torch.zeros(10, 1), torch.arange(10)))
         counts[memory.draw(3).labels] += 1  # type: ignore[union-attr]
     assert ((counts - 180).abs() < 5 * (600 * 0.3 * 0.7) ** 0.5).all()

@@ -11,10 +11,10 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perdure.learners import likeness
+from perdure.learners import gradient_similarity
 from perdure.learners.gss import GSS
 from perdure.learners.sgd import SGD
-from perdure.memory.gradients import GradientMemory
+from perdure.memory import GradientBuffer
 from perdure.networks import MLP, ResNet18
 from perdure.randomness import generator
 from perdure.records import Samples
@@ -66,20 +66,20 @@ def slow_score(candidate: Tensor, reference: list[Tensor]) -> float:
 @pytest.mark.parametrize(
     ("build", "compare"),
     [
-        (conv_network, likeness.of_any),
-        (mlp_network, likeness.of_any),
-        (mlp_network, likeness.of_linear_layers),
+        (conv_network, gradient_similarity.compare_gradients),
+        (mlp_network, gradient_similarity.compare_gradients),
+        (mlp_network, gradient_similarity.compare_linear_layers),
     ],
 )
 def test_scores_equal_a_loop_over_samples(
-    build: type[nn.Module], compare: Callable[[nn.Module, Samples, Samples], likeness.Scores]
+    build: type[nn.Module], compare: Callable[[nn.Module, Samples, Samples], gradient_similarity.Scores]
 ) -> None:
     network = build()
     (x, y), (kept_x, kept_y) = stream(2, batch=20)  # more than are held at once
     before = {name: value.clone() for name, value in network.state_dict().items()}
     network.eval()
     scores = compare(network, Samples(x, y), Samples(kept_x, kept_y))
-    each = scores.each().tolist()
+    each = scores.per_sample().tolist()
     expected = slow_gradients(network, kept_x, kept_y)
     assert each == pytest.approx(
         [slow_score(g, expected) for g in slow_gradients(network, x, y)], rel=1e-10
@@ -94,34 +94,34 @@ def test_scores_equal_a_loop_over_samples(
 def test_gradients_equal_a_loop_over_samples() -> None:
     network = conv_network().eval()
     ((x, y),) = stream(1, batch=20)
-    found, expected = likeness.gradients(network, x, y), slow_gradients(network, x, y)
+    found, expected = gradient_similarity.gradients(network, x, y), slow_gradients(network, x, y)
     torch.testing.assert_close(torch.cat(list(found.parts.values()), 1), torch.stack(expected))
-    torch.testing.assert_close(found.length, torch.stack([g.norm() for g in expected]))
+    torch.testing.assert_close(found.norm, torch.stack([g.norm() for g in expected]))
 
 
 def test_only_networks_of_plain_linear_layers_are_compared_without_their_gradients() -> None:
-    assert likeness.is_linear(MLP(4, 3))
-    assert not likeness.is_linear(ResNet18(3, width=4))
+    assert gradient_similarity.has_only_linear_layers(MLP(4, 3))
+    assert not gradient_similarity.has_only_linear_layers(ResNet18(3, width=4))
     shared = nn.Linear(4, 4)
-    assert not likeness.is_linear(nn.Sequential(shared, nn.ReLU(), shared))
-    assert not likeness.is_linear(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
+    assert not gradient_similarity.has_only_linear_layers(nn.Sequential(shared, nn.ReLU(), shared))
+    assert not gradient_similarity.has_only_linear_layers(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
     partly = MLP(4, 3)
     partly[1].requires_grad_(False)
-    assert not likeness.is_linear(partly)
+    assert not gradient_similarity.has_only_linear_layers(partly)
 
 
 def test_linear_layers_over_sequences_are_compared_by_their_gradients() -> None:
     network = nn.Sequential(nn.Linear(4, 6), nn.Flatten(), nn.Linear(18, 3))
     batch, reference = (Samples(torch.rand(5, 3, 4), torch.arange(5) % 3) for _ in range(2))
-    found = likeness.of_linear_layers(network, batch, reference)
-    expected = likeness.of_any(network, batch, reference)
-    torch.testing.assert_close(found.each(), expected.each())
+    found = gradient_similarity.compare_linear_layers(network, batch, reference)
+    expected = gradient_similarity.compare_gradients(network, batch, reference)
+    torch.testing.assert_close(found.per_sample(), expected.per_sample())
 
 
 def test_a_gradient_that_vanishes_is_like_no_other() -> None:
-    nothing = likeness.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
-    some = likeness.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
-    assert float(likeness.score(nothing, some)) == 1
+    nothing = gradient_similarity.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
+    some = gradient_similarity.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
+    assert float(gradient_similarity.score(nothing, some)) == 1
 
 
 def test_a_residual_network_can_be_scored() -> None:
@@ -155,8 +155,8 @@ def test_frozen_and_shared_parameters() -> None:
     assert learner.memory.filled == 8
 
 
-def full_memory(scores: list[float], seed: int = 0) -> GradientMemory:
-    memory = GradientMemory(len(scores), seed=seed)
+def full_memory(scores: list[float], seed: int = 0) -> GradientBuffer:
+    memory = GradientBuffer(len(scores), seed=seed)
     rows = Samples(torch.zeros(len(scores), 1), torch.arange(len(scores)))
     memory.add(rows, torch.tensor(scores), torch.tensor(False))
     return memory
@@ -212,7 +212,7 @@ def test_a_batch_competes_as_its_samples_would() -> None:
 
 
 def test_a_batch_that_is_not_considered_takes_free_rows_only() -> None:
-    memory = GradientMemory(4)
+    memory = GradientBuffer(4)
     inputs = torch.arange(6.0)[:, None]
     memory.add(Samples(inputs, torch.arange(6)), torch.linspace(0.5, 1, 6), torch.tensor(False))
     contents = memory.contents()
@@ -286,7 +286,7 @@ def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, buffer_size:
     assert contents.labels.tolist() == [int(y) for _, y, _ in memory]
     assert learner.memory.scores[:buffer_size].tolist() == pytest.approx([s for _, _, s in memory])
     assert int(learner.steps) == 60
-    assert int(learner.totals["considered"]) == opened
+    assert learner.totals()["considered"] == opened
     assert 3 < opened < 57  # both branches were taken
 
 

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from perdure.learners.icarl import ICaRL
 from perdure.learners.sgd import SGD
-from perdure.memory.exemplars import Exemplars, herd
-from perdure.memory.means import NEVER, NearestMean
+from perdure.memory.exemplars import NO_MEAN_SCORE, ExemplarSet, NearestMeanClassifier, herd
 from perdure.records import Samples
 
 
@@ -71,7 +70,7 @@ def test_herding_takes_the_greedily_best_exemplars(
 
 
 def test_exemplars_share_the_memory_and_are_cut_from_their_ends() -> None:
-    memory = Exemplars(11)
+    memory = ExemplarSet(11)
     history: list[dict[int, Tensor]] = []
     for classes, expected in [((0, 1), [6, 5]), ((2,), [4, 4, 3]), ((3, 4), [3, 2, 2, 2, 2])]:
         draws = torch.Generator().manual_seed(len(history))
@@ -79,20 +78,20 @@ def test_exemplars_share_the_memory_and_are_cut_from_their_ends() -> None:
         memory.add(Samples(torch.randn(len(labels), 3, generator=draws), labels), unit)
         assert list(memory.counts.values()) == expected
         assert memory.filled == 11
-        assert all((own.labels == c).all() for c, own in memory.lists().items())
-        history.append({c: own.inputs.clone() for c, own in memory.lists().items()})
+        assert all((own.labels == c).all() for c, own in memory.by_class().items())
+        history.append({c: own.inputs.clone() for c, own in memory.by_class().items()})
     for earlier, later in pairwise(history):
         for label, before in earlier.items():
             assert later[label].equal(before[: len(later[label])])
 
 
 def test_a_class_that_comes_again_is_herded_from_old_and_new_samples() -> None:
-    memory = Exemplars(4)
+    memory = ExemplarSet(4)
     old, new = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 1.0], [0.6, 0.8]])
     memory.add(Samples(old, torch.tensor([5])), unit)
     memory.add(Samples(new, torch.tensor([5, 5])), unit)
     everything = torch.cat([old, new])
-    assert memory.lists()[5].inputs.equal(everything[herd(everything, 3)])
+    assert memory.by_class()[5].inputs.equal(everything[herd(everything, 3)])
 
 
 def test_more_classes_than_exemplars_leave_the_last_without() -> None:
@@ -102,7 +101,7 @@ def test_more_classes_than_exemplars_leave_the_last_without() -> None:
     assert learner.memory.counts == {0: 1, 1: 1, 2: 1, 3: 0}
     assert learner.predict(samples.inputs).max() == 2
     learner.observe(samples.inputs, samples.labels)
-    assert int(learner.not_finite) == 0
+    assert int(learner.nonfinite_step) == 0
 
 
 def test_the_classifier_is_the_nearest_mean_of_exemplars() -> None:
@@ -113,8 +112,8 @@ def test_the_classifier_is_the_nearest_mean_of_exemplars() -> None:
     body = learner.network[:2]  # type: ignore[index]
     with torch.no_grad():
         features = unit(body(inputs))
-        scores = torch.full((40, 4), NEVER)
-        for label, exemplars in learner.memory.lists().items():
+        scores = torch.full((40, 4), NO_MEAN_SCORE)
+        for label, exemplars in learner.memory.by_class().items():
             mean = unit(unit(body(exemplars.inputs)).mean(0))
             scores[:, label] = -(features - mean).norm(dim=1)
     found = learner.predictors()["nearest_mean"](inputs)
@@ -128,7 +127,7 @@ def test_exemplars_are_herded_in_the_space_of_unit_features() -> None:
     learner = ICaRL(network(), buffer_size=8)
     samples = task((0, 1), seed=0)
     learn(learner, samples)
-    for label, exemplars in learner.memory.lists().items():
+    for label, exemplars in learner.memory.by_class().items():
         own = samples.inputs[samples.labels == label]
         with torch.no_grad():
             features = unit(learner.network[:2](own))  # type: ignore[index]
@@ -156,9 +155,9 @@ def test_the_loss_is_the_papers_sum() -> None:
         loss = loss - (g[i, 2].log() if label == 2 else (1 - g[i, 2]).log())  # new
     loss = loss / len(labels)  # class 3 has not come: not taught
     loss.backward()  # type: ignore[no-untyped-call]
-    before = float(learner.totals["loss"])
+    before = learner.totals()["loss"]
     learner.observe(x, y)
-    assert float(learner.totals["loss"]) - before == pytest.approx(float(loss.detach()), rel=1e-5)
+    assert learner.totals()["loss"] - before == pytest.approx(float(loss.detach()), rel=1e-5)
     for found, p in zip(learner.network.parameters(), working.parameters(), strict=True):
         assert p.grad is not None
         expected = p.detach() - 0.05 * (p.grad + 0.01 * p.detach())
@@ -277,7 +276,7 @@ def test_the_classifier_lives_in_its_modules_state() -> None:
     samples = task((0, 1), seed=0)
     learn(learner, samples)
     predictor = learner.predictors()["nearest_mean"]
-    again = NearestMean(network(seed=3))
+    again = NearestMeanClassifier(network(seed=3))
     again.load_state_dict(predictor.module.state_dict())
     assert again(samples.inputs).equal(predictor(samples.inputs))
 

@@ -140,7 +140,7 @@ def test_values_are_not_read_where_checks_are_off(value: float) -> None:
     inputs[0, 0] = value
     learner = SGD(linear())
     learner.observe(inputs, LABELS, check=False)
-    assert learner.not_finite == 1
+    assert learner.nonfinite_step == 1
     with pytest.raises(ValueError, match="6 images came with 5 labels"):
         learner.observe(inputs, LABELS[:5], check=False)
 
@@ -275,20 +275,20 @@ def test_totals_add_up_the_losses() -> None:
         with torch.no_grad():
             expected += float(nn.functional.cross_entropy(learner.network(IMAGES), LABELS))
         learner.observe(IMAGES, LABELS)
-    assert float(learner.totals["loss"]) == pytest.approx(expected, rel=1e-6)
-    assert learner.totals["loss"].dtype == torch.float64
+    assert learner.totals()["loss"] == pytest.approx(expected, rel=1e-6)
+    assert learner.totals()["loss"].dtype == torch.float64
 
 
 def test_the_first_step_whose_loss_is_not_finite_is_remembered() -> None:
     network = linear()
     learner = SGD(network)
     learner.observe(IMAGES, LABELS)
-    assert learner.not_finite == 0
+    assert learner.nonfinite_step == 0
     with torch.no_grad():
         network.weight.fill_(math.inf)
     for _ in range(3):
         learner.observe(IMAGES, LABELS)
-    assert learner.not_finite == 2
+    assert learner.nonfinite_step == 2
 
 
 def test_the_end_of_a_task_means_nothing_to_most() -> None:
@@ -359,7 +359,7 @@ def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> Non
     learner.save(path)
     before = path.read_bytes()
     learner.observe(IMAGES, LABELS)
-    learner.totals["bad"] = {1, 2}  # type: ignore[assignment]
+    learner.totals()["bad"] = {1, 2}  # type: ignore[assignment]
     with pytest.raises((TypeError, AttributeError)):
         learner.save(path)
     assert path.read_bytes() == before

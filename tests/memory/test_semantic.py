@@ -97,14 +97,14 @@ def test_at_a_rate_of_one_it_moves_at_every_step() -> None:
     ],
 )
 def test_regular_updates_are_spread_evenly(rate: float, due: list[int]) -> None:
-    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="every")
+    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="regular")
     found = [step for step, it in enumerate(moved(memory, 40), 1) if it]
     assert found[: len(due)] == due
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.15, 1 / 3, 0.7, 0.9, 0.95])
 def test_regular_updates_have_exactly_the_mean_rate(rate: float) -> None:
-    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="every")
+    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="regular")
     found = moved(memory, 2000)
     share = Fraction(rate).limit_denominator(1000)
     so_far = list(accumulate(found))
@@ -112,7 +112,7 @@ def test_regular_updates_have_exactly_the_mean_rate(rate: float) -> None:
 
 
 def test_another_way_to_update_is_refused() -> None:
-    with pytest.raises(ValueError, match="update is 'never'; expected coin or every"):
+    with pytest.raises(ValueError, match="update is 'never'; expected random or regular"):
         memory_at(line(1.0), 0.0, update="never")
 
 

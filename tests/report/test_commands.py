@@ -92,7 +92,7 @@ def test_every_method_as_published(method: str, monkeypatch: pytest.MonkeyPatch)
         {"given": {"epochs": 1, "consistency_weight": 1e-05}},
         {"given": {"lr": 1}},  # from Python: a whole number where the flag would make 1.0
         {"buffer_size": 123, "max_steps": 30},
-        {"update": "every", "method": "mean-er"},
+        {"update": "regular", "method": "mean-er"},
         {"stream": "r-mnist", "stream_seed": 7},
         {"stream": "p-mnist", "stream_seed": "per-run"},
         {"validation": 0.1, "network": "perdure.networks:mlp"},

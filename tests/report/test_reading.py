@@ -73,7 +73,7 @@ def test_labels_say_where_a_setting_departs_from_the_usual(tmp_path: Path) -> No
     made.make_run(tmp_path)
     made.make_run(tmp_path, values={"stable_rate": 0.5})
     made.make_run(tmp_path, buffer_size=200)
-    made.make_run(tmp_path, update="every")
+    made.make_run(tmp_path, update="regular")
     (setup,) = collect([tmp_path]).setups
     assert [s.label for s in setup.settings] == [
         "CLS-ER 200",

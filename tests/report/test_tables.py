@@ -173,10 +173,10 @@ def test_sensitivity_names_what_was_varied(tmp_path: Path) -> None:
 
 def test_regular_updates_are_a_column_of_their_own(tmp_path: Path) -> None:
     made.make_run(tmp_path)
-    made.make_run(tmp_path, update="every")
+    made.make_run(tmp_path, update="regular")
     table = of_the_paper(tmp_path)["table-S3-s-mnist-clser-500"]
     assert table.columns[0] == "update"
-    assert [row[0] for row in texts(table)] == ["coin", "every"]
+    assert [row[0] for row in texts(table)] == ["random", "regular"]
 
 
 def test_table_s3_stands_beside_the_papers_sweep(tmp_path: Path) -> None:

@@ -327,7 +327,7 @@ def test_a_run_that_was_kept_without_its_networks_says_so(finished: Path, tmp_pa
         ("config.json", b"{", "config.json cannot be read"),
         ("config.json", b"[]", "config.json does not hold a JSON object"),
         ("config.json", b"{}", "config.json is not a run's configuration"),
-        ("learner.safetensors", b"", "learner.safetensors is not a whole safetensors file"),
+        ("learner.safetensors", b"", "learner.safetensors is not a complete safetensors file"),
     ],
 )
 def test_damaged_runs_are_refused(
@@ -371,7 +371,7 @@ def test_every_method_can_be_built_for_a_stream_with_tasks() -> None:
 
 @pytest.mark.parametrize("method", ["clser", "mean-er"])
 def test_regular_updates_reach_the_memories_and_are_read_back(method: str, tmp_path: Path) -> None:
-    settings = digits(method=method, max_steps=10, update="every")
+    settings = digits(method=method, max_steps=10, update="regular")
     outcome = make_runs(settings, [0], tmp_path, tell=lambda seed, progress: None)
     loaded = load_run(outcome.done[0].path)
     memories = [m for m in vars(loaded).values() if isinstance(m, SemanticMemory)]

@@ -70,7 +70,7 @@ def test_the_whole_result() -> None:
     assert result["tests"] == ["task 1", "task 2", "task 3"]
     assert result["predictors"]["working"]["per_class"] == [50.0, None]
     assert (result["complete"], result["steps"]) == (True, 12)
-    assert result["totals"] == {"loss": float(learner.totals["loss"])}
+    assert result["totals"] == {"loss": learner.totals()["loss"]}
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 

@@ -73,7 +73,7 @@ class Listener(SGD):
         self.heard.append(f"step on {sorted(set(labels.tolist()))}")
         x, y = self.prepare(Samples(images, labels))
         loss = F.cross_entropy(self.network(x), y)
-        self.descend(loss * float("nan") if int(self.steps) + 1 == self.poison else loss)
+        self.optimizer_step(loss * float("nan") if int(self.steps) + 1 == self.poison else loss)
 
     def end_task(self, samples: Samples) -> None:
         self.heard.append("end of task")

@@ -177,7 +177,7 @@ def _swept(settings: Sequence[Setting]) -> list[str]:
 
 def _varied(setting: Setting) -> dict[str, float | str]:
     """What may be varied: its hyperparameters, and when its memories are updated."""
-    return {**setting.config["values"], "update": setting.config.get("update") or "coin"}
+    return {**setting.config["values"], "update": setting.config.get("update") or "random"}
 
 
 def _value(value: float | str | None, setting: Setting) -> Cell:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from perdure.files import DamagedError, digest, read_manifest, write_atomic, write_manifest
 from perdure.results import RunFolder
-from perdure.state import State, as_bytes, on_host, read_file
+from perdure.state import State, as_bytes, read_file, to_host
 from perdure.training.environment import differences
 from perdure.training.loop import Interrupted, Position, Run
 
@@ -247,7 +247,7 @@ class Checkpoints:
                 "environment": self.environment,
                 "events": _size(shelf.run.path / "events.jsonl"),
             }
-            taken.append((shelf, on_host(run.state_dict()), facts))
+            taken.append((shelf, to_host(run.state_dict()), facts))
         self.thread = threading.Thread(target=self._write, args=(taken,), daemon=True)
         self.thread.start()
 

@@ -187,7 +187,7 @@ def _train(
 
 
 def _note_totals(folder: RunFolder, run: Run) -> None:
-    folder.event("totals", step=run.step, **run.learner.readings())
+    folder.event("totals", step=run.step, **run.learner.totals())
     memory = getattr(run.learner, "memory", None)
     if isinstance(memory, EpisodicMemory):
         folder.event("memory", step=run.step, classes=memory.class_counts(run.stream.classes))

@@ -286,7 +286,7 @@ class _Group:
         self.engine.wait()
         for run in self.runs:
             _check_finite(run)
-        if all(run.learner.finite_weights() for run in self.runs):  # else the next loss says it
+        if all(run.learner.has_finite_weights() for run in self.runs):  # else the next loss says it
             self.keeper.keep(self.runs)
 
     def _end(self, number: int) -> None:
@@ -349,7 +349,7 @@ class _Group:
 
 
 def _check_finite(run: Run) -> None:
-    step = run.learner.not_finite
+    step = run.learner.nonfinite_step
     if step:
         rates = {f"{float(group['lr']):g}" for group in run.learner.optimizer.param_groups}
         raise TrainingError(

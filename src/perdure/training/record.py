@@ -50,7 +50,7 @@ class Record:
 
     def finish(self, learner: Learner, steps: int) -> None:
         """Note the learner's counters at the end."""
-        self.totals = learner.readings()
+        self.totals = learner.totals()
         self.steps = steps
 
     def state_dict(self) -> State:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from perdure.learners import Learner
 from perdure.results import RunFolder
-from perdure.state import on_host
+from perdure.state import to_host
 from perdure.training.checkpoint import Checkpoints
 from perdure.training.distributed import from_all, from_rank_0
 from perdure.training.loop import Run, TrainingError
@@ -94,7 +94,7 @@ class SharedCheckpoints(Checkpoints):
         """
         if not from_rank_0(lambda: super(SharedCheckpoints, self).restore(runs)):
             return False
-        states = from_rank_0(lambda: [on_host(run.state_dict()) for run in runs])
+        states = from_rank_0(lambda: [to_host(run.state_dict()) for run in runs])
         if dist.get_rank() > 0:
             for run, state in zip(runs, states, strict=True):
                 run.load_state_dict(state)
