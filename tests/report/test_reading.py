@@ -79,7 +79,7 @@ def test_labels_say_where_a_setting_departs_from_the_usual(tmp_path: Path) -> No
         "CLS-ER 200",
         "CLS-ER 500",
         "CLS-ER 500 (stable rate 0.5)",
-        "CLS-ER 500 (update every)",
+        "CLS-ER 500 (update regular)",
     ]
 
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from perdure import CLSER, ER, Learner, load_run
 from perdure.memory import SemanticMemory
-from perdure.state import read_file, write_file
 from perdure.streams import Scale
 from perdure.training import Run, Settings, plan
 from perdure.training.build import accepted, build_run, find_learner, initialised, read_dataset
@@ -382,15 +381,3 @@ def test_regular_updates_reach_the_memories_and_are_read_back(method: str, tmp_p
         for memory in vars(build(digits(method=method)).learner).values()
         if isinstance(memory, SemanticMemory)
     )
-
-
-def test_a_state_from_before_ages_were_counted_is_loaded(finished: Path, tmp_path: Path) -> None:
-    older = copied(finished, tmp_path / "older")
-    (older / "manifest.json").unlink()
-    state, about = read_file(older / "learner.safetensors")
-    for name in ("stored_at", "counts"):
-        del state["memory"][name]
-    write_file(older / "learner.safetensors", state, about)
-    learner = load_run(older)
-    learner.observe(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1, 2, 3]))
-    assert sum(learner.histograms()["ages"]["total"]) > 0

@@ -68,7 +68,7 @@ class MER(ER):
         )
         for name, rate in (("beta", beta), ("gamma", gamma)):
             if not 0 < rate <= 1:
-                raise ValueError(f"{name} is {rate}; expected 0 < {name} <= 1")
+                raise ValueError(f"{name} is {rate}; expected a number above 0, at most 1")
         check_count("inner_steps", inner_steps)
         self.beta = beta
         self.gamma = gamma

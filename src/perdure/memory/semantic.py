@@ -48,9 +48,9 @@ class SemanticMemory:
         seed: int = 0,
     ) -> None:
         if not 0 <= decay < 1:
-            raise ValueError(f"{name} decay is {decay}; expected 0 <= decay < 1")
+            raise ValueError(f"{name} decay is {decay}; expected a number from 0 to below 1")
         if not 0 < rate <= 1:
-            raise ValueError(f"{name} rate is {rate}; expected 0 < rate <= 1")
+            raise ValueError(f"{name} rate is {rate}; expected a number above 0, at most 1")
         if update not in get_args(Update):
             raise ValueError(f"update is {update!r}; expected {' or '.join(get_args(Update))}")
         self.network = copy.deepcopy(network).requires_grad_(False).train()
