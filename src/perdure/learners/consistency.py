@@ -25,20 +25,7 @@ class ReplayLogits(NamedTuple):
 
 
 class ConsistentReplay(ER):
-    """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits.
-
-    Args:
-        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
-        buffer_size: Maximum number of stored samples.
-        memory_batch: Number of samples replayed per step.
-        consistency_weight: Weight λ of the consistency loss.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
-        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
-        normalise: Maps raw inputs to the inputs of the network. By default, uint8 inputs are
-            scaled to [0, 1].
-        seed: Seed of all random draws.
-    """
+    """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits."""
 
     def __init__(
         self,

@@ -25,8 +25,7 @@ class DER(ER):
         lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
-        normalise: Maps raw inputs to the inputs of the network. By default, uint8 inputs are
-            scaled to [0, 1].
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         seed: Seed of all random draws.
 
     Examples:

@@ -20,17 +20,6 @@ class ProjectedGradient(Learner):
     The memory holds random samples of every task that has ended. Reference gradients are computed
     before the gradient of the new batch, each on a batch of its own in training mode, so BatchNorm
     normalises each batch by its own statistics and updates the running ones.
-
-    Args:
-        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
-        buffer_size: Maximum number of stored samples, divided equally between the tasks.
-        tasks: Number of tasks of the stream.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
-        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
-        normalise: Maps raw inputs to the inputs of the network. By default, uint8 inputs are
-            scaled to [0, 1].
-        seed: Seed of all random draws.
     """
 
     needs_boundaries = True
@@ -130,8 +119,7 @@ class GEM(ProjectedGradient):
         lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
-        normalise: Maps raw inputs to the inputs of the network. By default, uint8 inputs are
-            scaled to [0, 1].
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         seed: Seed of all random draws.
 
     Examples:

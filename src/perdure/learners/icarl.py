@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from perdure.learners.inputs import InputSpec
 from perdure.learners.learner import Augment, Learner, Normalise, Predictor, check_weight
 from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
@@ -34,8 +33,7 @@ class ICaRL(Learner):
         lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
-        normalise: Maps raw inputs to the inputs of the network. By default, uint8 inputs are
-            scaled to [0, 1].
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         seed: Seed of all random draws.
 
     Examples:
@@ -130,11 +128,11 @@ class ICaRL(Learner):
         chunks = torch.split(inputs, CHUNK)
         return torch.cat([self.previous.features(self.normalise(chunk)) for chunk in chunks])
 
-    def _probe(self, inputs: Tensor) -> dict[str, Any]:
+    def _probe(self, inputs: Tensor) -> InputSpec:
         spec = super()._probe(inputs)
-        if spec["classes"] != len(self.new):
+        if spec.classes != len(self.new):
             raise ValueError(
-                f"the network has {spec['classes']} outputs but its last linear layer has "
+                f"the network has {spec.classes} outputs but its last linear layer has "
                 f"{len(self.new)}; iCaRL needs a network that ends with a linear layer"
             )
         self._embed(inputs[:1].to(self.device))

@@ -12,12 +12,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from perdure.learners.inputs import (
+    InputSpec,
+    check_inputs,
+    check_label_range,
+    check_labels,
+    describe,
+)
 from perdure.memory import EpisodicMemory
 from perdure.randomness import derive, generator
 from perdure.records import Samples
@@ -80,8 +86,7 @@ class Learner(ABC):
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of training batches, both new and
             replayed. Memories store inputs without augmentation.
-        normalise: Maps raw inputs to the inputs of the network. By default, uint8 inputs are
-            scaled to [0, 1].
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         seed: Seed of all random draws.
     """
 
@@ -126,8 +131,7 @@ class Learner(ABC):
         self._last_read: tuple[int, dict[str, float]] = (0, {})
         """Steps and totals at the last call of `metrics`."""
         self._global_random = _global_generator(derive(seed, "global"), self.device)
-        self._input_spec: dict[str, Any] = {}
-        """Shape, dtype and number of classes, known after the first batch."""
+        self._input_spec: InputSpec | None = None
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f"memory={self.memory!r}, "
@@ -336,8 +340,8 @@ class Learner(ABC):
         return self._scores(inputs).float().softmax(dim=1)
 
     def _scores(self, inputs: Tensor) -> Tensor:
-        self._check_inputs(inputs)
-        if not self._input_spec:
+        check_inputs(inputs, self._input_spec, values=True)
+        if self._input_spec is None:
             self._probe(inputs)
         return next(iter(self.predictors().values()))(inputs.to(self.device))
 
@@ -347,63 +351,30 @@ class Learner(ABC):
         self, inputs: Tensor, labels: Tensor, *, values: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Check a batch and move it to the device."""
-        self._check_inputs(inputs, values=values)
-        if not isinstance(labels, Tensor) or labels.ndim != 1:
-            raise ValueError(f"labels are {_describe(labels)}; expected a tensor of rank 1")
-        if labels.dtype.is_floating_point or labels.dtype in (torch.bool, torch.complex64):
-            raise ValueError(f"labels have dtype {labels.dtype}; expected integers")
-        if len(labels) != len(inputs):
-            raise ValueError(f"the batch has {len(inputs)} inputs but {len(labels)} labels")
+        check_inputs(inputs, self._input_spec, values=values)
+        check_labels(labels, len(inputs))
         spec = self._input_spec or self._probe(inputs)
         if values:
-            low, high = labels.aminmax()
-            if low < 0 or high >= spec["classes"]:
-                raise ValueError(
-                    f"labels range from {int(low)} to {int(high)}; the network has "
-                    f"{spec['classes']} outputs, so expected 0 to {spec['classes'] - 1}"
-                )
+            check_label_range(labels, spec.classes)
         self._input_spec = spec
         return inputs.to(self.device), labels.to(self.device, torch.int64)
 
-    def _check_inputs(self, inputs: Tensor, *, values: bool = True) -> None:
-        if not isinstance(inputs, Tensor) or inputs.ndim < 2:
-            raise ValueError(f"inputs are {_describe(inputs)}; expected a tensor [n, ...]")
-        if inputs.dtype != torch.uint8 and not inputs.dtype.is_floating_point:
-            raise ValueError(f"inputs have dtype {inputs.dtype}; expected uint8 or floats")
-        if len(inputs) == 0:
-            raise ValueError("the batch is empty; expected at least one sample")
-        spec = self._input_spec
-        if spec and list(inputs.shape[1:]) != spec["shape"]:
-            raise ValueError(
-                f"inputs have shape {tuple(inputs.shape[1:])}; earlier inputs had "
-                f"{tuple(spec['shape'])}"
-            )
-        if spec and str(inputs.dtype) != spec["dtype"]:
-            raise ValueError(
-                f"inputs have dtype {inputs.dtype}; earlier inputs had {spec['dtype']}"
-            )
-        if values and inputs.dtype.is_floating_point and not inputs.isfinite().all():
-            raise ValueError("inputs contain infinite or NaN values")
-
-    def _probe(self, inputs: Tensor) -> dict[str, Any]:
+    def _probe(self, inputs: Tensor) -> InputSpec:
         """Find out what the network accepts and returns, with one sample in evaluation mode."""
+        shape = tuple(inputs.shape[1:])
         try:
             logits = Predictor(self.network, self.normalise)(inputs[:1].to(self.device))
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
-                f"the network does not accept inputs of shape {tuple(inputs.shape[1:])} and dtype "
-                f"{inputs.dtype}: {error}"
+                f"the network does not accept inputs of shape {shape} and dtype {inputs.dtype}: "
+                f"{error}"
             ) from error
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 1:
             raise ValueError(
-                f"the network returned {_describe(logits)} for one sample; expected logits "
+                f"the network returned {describe(logits)} for one sample; expected logits "
                 "[n, classes]"
             )
-        return {
-            "shape": list(inputs.shape[1:]),
-            "dtype": str(inputs.dtype),
-            "classes": logits.shape[1],
-        }
+        return InputSpec(shape, str(inputs.dtype), logits.shape[1])
 
     # -- state ------------------------------------------------------------------------------
 
@@ -422,7 +393,7 @@ class Learner(ABC):
             **parts,
             "totals": {name: total.clone() for name, total in self._totals.items()},
             "last_read": {"steps": self._last_read[0], "totals": dict(self._last_read[1])},
-            "input_spec": dict(self._input_spec),
+            "input_spec": self._input_spec._asdict() if self._input_spec else {},
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -465,14 +436,12 @@ class Learner(ABC):
             self._totals[name] = total.to(self.device, torch.float64, copy=True)
         last = state.get("last_read", {"steps": 0, "totals": {}})
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
-        spec = dict(state.get("input_spec", {}))
-        if spec and not (
-            isinstance(spec.get("shape"), list)
-            and isinstance(spec.get("dtype"), str)
-            and isinstance(spec.get("classes"), int)
-        ):
-            raise ValueError(f"input_spec is {spec}; expected shape, dtype and classes")
-        self._input_spec = spec
+        spec = state.get("input_spec", {})
+        self._input_spec = (
+            InputSpec(tuple(map(int, spec["shape"])), str(spec["dtype"]), int(spec["classes"]))
+            if spec
+            else None
+        )
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, atomically.
@@ -544,12 +513,6 @@ def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> No
             "the optimizer has parameters that do not belong to the network; create it from "
             "network.parameters()"
         )
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return f"of type {type(value).__name__}"
 
 
 def _global_generator(seed: int, device: torch.device) -> Tensor:
