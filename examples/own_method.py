@@ -1,10 +1,10 @@
-"""Your own method: a subclass with its arguments and one step.
+"""A method of your own: a subclass, its arguments, one step.
 
     perdure run s-mnist --method own_method:RecentFirst --buffer 200
     perdure run s-mnist --method own_method:RecentFirst --set past_weight=0.5
     python own_method.py
 
-The script runs the conformance suite.
+The script lets the conformance suite look at it.
 """
 
 from functools import partial
@@ -18,7 +18,7 @@ from perdure.testing import check_learner
 
 
 class RecentFirst(ER):
-    """Two steps per batch: on new samples, then on past ones, weighted by `past_weight`."""
+    """Two steps on each batch: on the new samples, then on past ones, scaled by `past_weight`."""
 
     def __init__(self, network: nn.Module, *, past_weight: float = 1.0, **common: Any) -> None:
         super().__init__(network, **common)
@@ -27,19 +27,19 @@ class RecentFirst(ER):
         self.past_weight = past_weight
 
     def step(self, images: Tensor, labels: Tensor) -> None:
-        """Learn from a batch."""
+        """Learn from one batch."""
         batch = Samples(images, labels)
         past = self.memory.draw(self.memory_batch)  # None while the memory is empty
         x, y = self.prepare(batch)
         loss = F.cross_entropy(self.network(x), y)
         if past is not None:
-            self.move(loss)  # every step on a batch except the last
+            self.inner_step(loss)  # all steps on a batch but the last
             x, y = self.prepare(past)
             loss = self.past_weight * F.cross_entropy(self.network(x), y)
-        self.descend(loss)  # the last step, which is counted
+        self.optimizer_step(loss)  # the last: it is counted
         self.memory.add(batch)
 
 
 if __name__ == "__main__":
     check_learner(partial(RecentFirst, buffer_size=20, memory_batch=8))
-    print("RecentFirst passes all checks")
+    print("RecentFirst keeps every rule of a learner")

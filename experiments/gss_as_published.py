@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import torch
 
-from perdure.learners import GSS, likeness
+from perdure.learners import GSS, gradient_similarity
 from perdure.learners.gss import FIRST_SCORE
-from perdure.learners.predictor import answering
+from perdure.learners.learner import evaluation_mode
 from perdure.records import Samples
 
 
@@ -32,11 +32,11 @@ class AsPublished(GSS):
         if stored is not None:
             x = Samples(self.normalise(batch.inputs), batch.labels)
             x_m = Samples(self.normalise(stored.inputs), stored.labels)
-            with answering(self.network):
-                compared = likeness.of_linear_layers(self.network, x, x_m)
+            with evaluation_mode(self.network):
+                compared = gradient_similarity.compare_linear_layers(self.network, x, x_m)
                 of_batch = float(compared.batch)
                 if of_batch < 1:
-                    of_each = compared.each()
+                    of_each = compared.per_sample()
         for i in range(len(batch.labels)):
             sample = Samples(batch.inputs[i : i + 1], batch.labels[i : i + 1])
             if not memory.full:

@@ -10,8 +10,8 @@ with the full MNIST installed:
 
 from __future__ import annotations
 
-from perdure.learners import GSS, likeness
-from perdure.learners.predictor import answering
+from perdure.learners import GSS, gradient_similarity
+from perdure.learners.learner import evaluation_mode
 from perdure.records import Samples
 
 
@@ -26,7 +26,7 @@ class PerSample(GSS):
             return
         x = Samples(self.normalise(batch.inputs), batch.labels)
         x_m = Samples(self.normalise(stored.inputs), stored.labels)
-        with answering(self.network):
-            scores = likeness.of_linear_layers(self.network, x, x_m).each()
+        with evaluation_mode(self.network):
+            scores = gradient_similarity.compare_linear_layers(self.network, x, x_m).per_sample()
         self.tally(considered=(scores < 1).sum())
         self.memory.add(batch, scores, scores < 1)

@@ -268,7 +268,7 @@ def test_a_finished_run_that_cannot_be_analysed_is_a_failure(
     (run / "learner.safetensors").write_bytes(b"no")
     assert main(["analyze", str(run), *FLAGS, "--json"]) == 1
     out, err = capfd.readouterr()
-    assert "learner.safetensors is not a whole safetensors file" in err
+    assert "learner.safetensors is not a complete safetensors file" in err
     assert list(json.loads(out.splitlines()[-1])["failed"]) == [str(run)]
 
 

@@ -79,7 +79,12 @@ def call(capfd: pytest.CaptureFixture[str], *argv: str) -> Ended:
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
-                *("--update {coin,every}", "--tensorboard DIR", "--resume", "--checkpoint-every S"),
+                *(
+                    "--update {random,regular}",
+                    "--tensorboard DIR",
+                    "--resume",
+                    "--checkpoint-every S",
+                ),
                 *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
             ],
         ),

@@ -1,4 +1,4 @@
-"""Every method learns the shipped digits and keeps them: ten points above SGD at least."""
+"""Every method is at least ten points better than SGD on the shipped digits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ SLOW = ("gem", "mer")
 
 
 def accuracy(method: str, out: Path) -> float:
-    """After all of s-mnist with buffer 200, by the predictor that answers; one seed, percent."""
+    """Return the final accuracy (percent) of one run on s-mnist with a buffer of 200."""
     settings = plan("s-mnist", method, 200, dataset="mnist5k")
     outcome = make_runs(settings, [0], out, tell=lambda *_: None)
     result = outcome.done[0].read("result.json")
@@ -30,9 +30,9 @@ def sgd(tmp_path_factory: pytest.TempPathFactory) -> float:
 @pytest.mark.parametrize(
     "method", [*QUICK, *(pytest.param(method, marks=pytest.mark.slow) for method in SLOW)]
 )
-def test_a_method_beats_sgd_by_ten_points(method: str, sgd: float, tmp_path: Path) -> None:
+def test_method_is_ten_points_better_than_sgd(method: str, sgd: float, tmp_path: Path) -> None:
     assert accuracy(method, tmp_path) >= sgd + 10
 
 
-def test_no_method_is_left_out() -> None:
+def test_all_methods_are_tested() -> None:
     assert {*QUICK, *SLOW, "sgd", "joint"} == set(METHODS)

@@ -15,7 +15,7 @@ def count(network: nn.Module) -> int:
     return sum(p.numel() for p in network.parameters())
 
 
-def test_parameter_counts_are_the_papers() -> None:
+def test_parameter_counts_match_the_paper() -> None:
     assert count(mlp((1, 28, 28), 10)) == 89_610
     assert count(resnet18((3, 32, 32), 10)) == 11_173_962
     assert count(resnet18((3, 64, 64), 200)) == 11_173_962 + 190 * 513
@@ -23,9 +23,7 @@ def test_parameter_counts_are_the_papers() -> None:
 
 
 @pytest.mark.parametrize(("size", "stages"), [(32, [32, 16, 8, 4]), (64, [64, 32, 16, 8])])
-def test_resnet_halves_the_image_three_times_and_has_no_pooling_before(
-    size: int, stages: list[int]
-) -> None:
+def test_resnet_halves_the_image_three_times_without_pooling(size: int, stages: list[int]) -> None:
     network = ResNet18(7, width=8)
     sizes: list[tuple[int, ...]] = []
     for block in list(network.blocks)[1::2]:
@@ -36,12 +34,12 @@ def test_resnet_halves_the_image_three_times_and_has_no_pooling_before(
     assert sizes[1:] == [(2, 8 * 2**i, stage, stage) for i, stage in enumerate(stages)]
 
 
-def test_resnet_is_two_convolutions_and_a_shortcut_eight_times() -> None:
+def test_resnet_has_eight_residual_blocks() -> None:
     network = ResNet18(5, width=4).double().eval()
     with torch.no_grad():
-        for buffer_size in network.buffers():
-            if buffer_size.is_floating_point():
-                buffer_size.uniform_(0.5, 1.5)
+        for buffer in network.buffers():
+            if buffer.is_floating_point():
+                buffer.uniform_(0.5, 1.5)
     x = torch.rand(3, 3, 16, 16, dtype=torch.float64)
     layers: dict[str, Any] = dict(network.named_modules())
 
@@ -66,7 +64,7 @@ def test_resnet_is_two_convolutions_and_a_shortcut_eight_times() -> None:
     torch.testing.assert_close(network(x), expected)
 
 
-def test_mlp_is_two_hidden_layers_of_100_with_relu() -> None:
+def test_mlp_has_two_hidden_relu_layers_of_100_units() -> None:
     network = mlp((1, 28, 28), 10)
     x = torch.rand(4, 1, 28, 28)
     layers = [m for m in network if isinstance(m, nn.Linear)]
@@ -76,7 +74,7 @@ def test_mlp_is_two_hidden_layers_of_100_with_relu() -> None:
     assert network(x).equal(F.linear(second, layers[2].weight, layers[2].bias))
 
 
-def test_mlp_starts_with_xavier_uniform_weights_and_zero_biases() -> None:
+def test_mlp_initialisation_is_xavier_uniform_with_zero_biases() -> None:
     for layer in MLP(784, 10):
         if isinstance(layer, nn.Linear):
             outputs, inputs = layer.weight.shape
@@ -87,7 +85,7 @@ def test_mlp_starts_with_xavier_uniform_weights_and_zero_biases() -> None:
             assert not layer.bias.any()
 
 
-def test_resnet_starts_as_pytorch_does() -> None:
+def test_resnet_uses_pytorch_initialisation() -> None:
     for module in ResNet18(10).modules():
         if isinstance(module, nn.Conv2d):
             bound = 1 / math.sqrt(module.weight[0].numel())
@@ -101,28 +99,28 @@ def test_resnet_starts_as_pytorch_does() -> None:
 
 
 @pytest.mark.parametrize("shape", [(12,), (3, 2, 2), (1, 3, 4)])
-def test_mlp_takes_images_of_any_shape(shape: tuple[int, ...]) -> None:
+def test_mlp_accepts_inputs_of_any_shape(shape: tuple[int, ...]) -> None:
     assert mlp(shape, 3)(torch.rand(5, *shape)).shape == (5, 3)
 
 
-def test_batches_in_one_pass_come_out_as_one_after_the_other() -> None:
-    together, apart = ResNet18(5, width=4).double(), ResNet18(5, width=4).double()
-    apart.load_state_dict(together.state_dict())
+def test_forward_batches_matches_one_pass_per_batch() -> None:
+    joint, separate = ResNet18(5, width=4).double(), ResNet18(5, width=4).double()
+    separate.load_state_dict(joint.state_dict())
     batches = [torch.rand(n, 3, 8, 8, dtype=torch.float64) for n in (3, 5)]
-    ours = together.forward_each(*batches)
-    theirs = [apart(batch) for batch in batches]
+    ours = joint.forward_batches(*batches)
+    theirs = [separate(batch) for batch in batches]
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
     torch.cat(list(ours)).square().sum().backward()  # type: ignore[no-untyped-call]
     torch.cat(theirs).square().sum().backward()  # type: ignore[no-untyped-call]
-    for p, q in zip(together.parameters(), apart.parameters(), strict=True):
+    for p, q in zip(joint.parameters(), separate.parameters(), strict=True):
         torch.testing.assert_close(p.grad, q.grad)
-    for name, value in apart.state_dict().items():  # running statistics among them
-        torch.testing.assert_close(together.state_dict()[name], value)
+    for name, value in separate.state_dict().items():  # including running statistics
+        torch.testing.assert_close(joint.state_dict()[name], value)
 
 
-def test_a_pass_over_several_batches_leaves_no_trace_when_it_fails() -> None:
+def test_forward_batches_can_fail_without_side_effects() -> None:
     network = ResNet18(5, width=4)
     with pytest.raises(RuntimeError):
-        network.forward_each(torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8))
+        network.forward_batches(torch.rand(2, 1, 8, 8), torch.rand(2, 1, 8, 8))
     assert network(torch.rand(3, 3, 8, 8)).shape == (3, 5)

@@ -1,10 +1,4 @@
-"""States and their files. What a file promises:
-
-- equal states give equal bytes, and what is read is what was written;
-- a file is there whole or not at all, and reading it runs no code from it;
-- a file that was cut, or whose header was damaged, gives ValueError and nothing else. Damage
-  inside the numbers of a tensor is not noticed: the format has no checksum.
-"""
+"""States and state files: round trips, equal bytes for equal states, and rejection of damage."""
 
 from __future__ import annotations
 
@@ -25,14 +19,14 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from perdure.files import write_atomic as write_bytes
-from perdure.state import FORMAT, State, give, holds_state, read_file, take, write_file
+from perdure.files import write_atomic
+from perdure.state import FORMAT, State, get_state, is_stateful, load_state, read_file, write_file
 
 DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.bool]
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two states are equal: structure, dtypes, shapes and every value."""
+    """Return whether two states are equal in structure, dtypes, shapes and values."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         return (
             isinstance(one, Tensor)
@@ -78,9 +72,9 @@ def read(content: bytes) -> tuple[State, State]:
         return read_file(Path(folder) / "state")
 
 
-def turned(state: State) -> State:
-    """The same state, its keys in the opposite order."""
-    return {k: turned(v) if isinstance(v, dict) else v for k, v in reversed(state.items())}
+def reordered(state: State) -> State:
+    """Return the same state with its keys in reverse order."""
+    return {k: reordered(v) if isinstance(v, dict) else v for k, v in reversed(state.items())}
 
 
 # -- files ----------------------------------------------------------------------------------
@@ -88,14 +82,14 @@ def turned(state: State) -> State:
 
 @given(groups)
 @settings(max_examples=150)
-def test_what_is_read_is_what_was_written(state: State) -> None:
+def test_states_survive_a_round_trip(state: State) -> None:
     found, about = read(written(state, {"learner": "SGD", "seed": 3}))
     assert same(found, state)
     assert about == {"learner": "SGD", "seed": 3}
 
 
 @pytest.mark.parametrize("state", [{"a": {}}, {"a": {"b": {}, "c": 1}}, {}], ids=str)
-def test_groups_that_hold_nothing_are_read_back_too(state: State) -> None:
+def test_empty_groups_survive_a_round_trip(state: State) -> None:
     found, _ = read(written(state))
     assert found == state
 
@@ -103,7 +97,7 @@ def test_groups_that_hold_nothing_are_read_back_too(state: State) -> None:
 @given(groups)
 @settings(max_examples=50)
 def test_equal_states_give_equal_bytes(state: State) -> None:
-    assert written(state) == written(turned(state))
+    assert written(state) == written(reordered(state))
 
 
 def test_different_states_give_different_bytes() -> None:
@@ -112,7 +106,7 @@ def test_different_states_give_different_bytes() -> None:
     assert written({"a": 1}, {"learner": "ER"}) != written({"a": 1}, {"learner": "SGD"})
 
 
-def test_special_floats_survive() -> None:
+def test_special_floats_survive_a_round_trip() -> None:
     found, _ = read(written({"x": math.inf, "y": -0.0, "t": torch.tensor([math.nan, -0.0])}))
     assert found["x"] == math.inf
     assert math.copysign(1, found["y"]) == -1
@@ -120,20 +114,20 @@ def test_special_floats_survive() -> None:
     assert found["t"][1].signbit()
 
 
-def test_tensors_that_share_memory_or_are_not_contiguous_are_written() -> None:
+def test_shared_and_noncontiguous_tensors_survive_a_round_trip() -> None:
     base = torch.arange(12).view(3, 4)
     state = {"whole": base, "turned": base.T, "part": base[1:, ::2], "again": base}
     found, _ = read(written(state))
     assert same(found, state)
 
 
-def test_tensors_with_a_gradient_are_written_without_it() -> None:
+def test_parameters_are_saved_without_gradient() -> None:
     found, _ = read(written({"p": nn.Parameter(torch.ones(2))}))
     assert not found["p"].requires_grad
 
 
 @cache
-def _whole() -> bytes:
+def _complete() -> bytes:
     state = {
         "network": {"weight": torch.rand(3, 4), "bias": torch.rand(3)},
         "memory": {"filled": 3, "stored": {"inputs": torch.zeros(3, 2, dtype=torch.uint8)}},
@@ -148,19 +142,19 @@ def header_end(content: bytes) -> int:
 
 @given(st.data())
 @settings(max_examples=150)
-def test_a_file_that_was_cut_is_refused(data: st.DataObject) -> None:
-    content = _whole()
+def test_truncated_file_is_rejected(data: st.DataObject) -> None:
+    content = _complete()
     keep = data.draw(st.integers(0, len(content) - 1))
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read(content[:keep])
 
 
 @given(st.data())
 @settings(max_examples=400)
-def test_a_file_with_flipped_bits_is_refused_or_read(data: st.DataObject) -> None:
-    content = bytearray(_whole())
+def test_file_with_flipped_header_bits_is_rejected_or_read(data: st.DataObject) -> None:
+    content = bytearray(_complete())
     for _ in range(data.draw(st.integers(1, 3))):
-        place = data.draw(st.integers(0, header_end(_whole()) - 1))
+        place = data.draw(st.integers(0, header_end(_complete()) - 1))
         content[place] ^= 1 << data.draw(st.integers(0, 7))
     try:
         state, about = read(bytes(content))
@@ -172,11 +166,11 @@ def test_a_file_with_flipped_bits_is_refused_or_read(data: st.DataObject) -> Non
 
 @given(st.data())
 @settings(max_examples=30)
-def test_damage_inside_a_tensor_is_noticed(data: st.DataObject) -> None:
-    content = bytearray(_whole())
-    place = data.draw(st.integers(header_end(_whole()), len(content) - 1))
+def test_damage_inside_a_tensor_is_detected(data: st.DataObject) -> None:
+    content = bytearray(_complete())
+    place = data.draw(st.integers(header_end(_complete()), len(content) - 1))
     content[place] ^= 1 << data.draw(st.integers(0, 7))
-    with pytest.raises(ValueError, match="is damaged: its checksum is not that of what it holds"):
+    with pytest.raises(ValueError, match="is damaged"):
         read(bytes(content))
 
 
@@ -206,7 +200,7 @@ def with_metadata(text: str) -> bytes:
 @example({"format": 1, "values": {"a/b": 2, "a": 1}})
 @example({"format": [1], "values": {}})
 @settings(max_examples=150)
-def test_metadata_of_any_kind_is_refused_or_read(meta: Any) -> None:
+def test_arbitrary_metadata_is_rejected_or_read(meta: Any) -> None:
     try:
         state, about = read(with_metadata(json.dumps(meta)))
     except ValueError:
@@ -218,15 +212,15 @@ def test_metadata_of_any_kind_is_refused_or_read(meta: Any) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "is not a whole safetensors file"),
-        ("[" * 100_000, "is not a whole safetensors file"),
+        ("", "is not a complete safetensors file"),
+        ("[" * 100_000, "is not a complete safetensors file"),
         ("null", "was not written by perdure"),
         ('{"format": 1}', "was not written by perdure"),
         ('{"format": 99, "values": {}}', f"has format 99; this version reads format {FORMAT}"),
     ],
     ids=["empty", "deep", "null", "no values", "from the future"],
 )
-def test_foreign_metadata_is_refused_with_a_reason(text: str, message: str) -> None:
+def test_unknown_metadata_is_rejected_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         read(with_metadata(text))
 
@@ -244,20 +238,20 @@ def test_foreign_metadata_is_refused_with_a_reason(text: str, message: str) -> N
     ],
     ids=["empty", "zeros", "ones", "huge header", "no metadata", "deep header", "json"],
 )
-def test_other_files_are_refused(content: bytes) -> None:
+def test_other_files_are_rejected(content: bytes) -> None:
     with pytest.raises(ValueError, match=r"safetensors file|was not written by perdure"):
         read(content)
 
 
-def test_a_folder_and_a_missing_file_are_refused(tmp_path: Path) -> None:
+def test_folder_and_missing_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         read_file(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read_file(tmp_path)
 
 
 class Trap:
-    """Leaves a mark if it is ever unpickled."""
+    """Creates a folder if it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -266,18 +260,18 @@ class Trap:
         return os.mkdir, (str(self.mark),)
 
 
-def test_a_pickle_is_refused_and_not_run(tmp_path: Path) -> None:
+def test_pickle_is_rejected_and_not_executed(tmp_path: Path) -> None:
     path, mark = tmp_path / "state", tmp_path / "mark"
     path.write_bytes(pickle.dumps(Trap(mark)))
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read_file(path)
     torch.save({"trap": Trap(mark)}, path)
-    with pytest.raises(ValueError, match="is not a whole safetensors file"):
+    with pytest.raises(ValueError, match="is not a complete safetensors file"):
         read_file(path)
     assert not mark.exists()
 
 
-def test_a_value_that_is_neither_tensor_nor_json_is_refused_before_anything_is_written(
+def test_unsupported_values_are_rejected_before_anything_is_written(
     tmp_path: Path,
 ) -> None:
     for value in ({1, 2}, b"bytes", object(), 1j):
@@ -286,10 +280,10 @@ def test_a_value_that_is_neither_tensor_nor_json_is_refused_before_anything_is_w
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_is_replaced_in_one_move(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_replaced_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    write_bytes(path, b"old")
-    write_bytes(path, b"new")
+    write_atomic(path, b"old")
+    write_atomic(path, b"new")
     assert path.read_bytes() == b"new"
 
     def fail(fd: int) -> None:
@@ -297,7 +291,7 @@ def test_a_file_is_replaced_in_one_move(tmp_path: Path, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_bytes(path, b"newer")
+        write_atomic(path, b"newer")
     assert path.read_bytes() == b"new"
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
@@ -305,29 +299,29 @@ def test_a_file_is_replaced_in_one_move(tmp_path: Path, monkeypatch: pytest.Monk
 # -- parts ----------------------------------------------------------------------------------
 
 
-def test_a_state_taken_is_a_copy_and_a_state_given_is_written_in_place() -> None:
+def test_get_state_copies_and_load_state_writes_in_place() -> None:
     tensor = torch.zeros(3)
     address = tensor.data_ptr()
-    state = take(tensor)
+    state = get_state(tensor)
     tensor.fill_(5)
     assert state.tolist() == [0, 0, 0]
-    give(tensor, state)
+    load_state(tensor, state)
     assert tensor.tolist() == [0, 0, 0]
     assert tensor.data_ptr() == address
 
 
-def test_a_tensor_of_another_shape_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"shape \(1,\) where \(3,\) is expected"):
-        give(torch.zeros(3), torch.zeros(1))
+def test_tensor_of_another_shape_is_rejected() -> None:
+    with pytest.raises(ValueError, match=r"shape is \(1,\); expected \(3,\)"):
+        load_state(torch.zeros(3), torch.zeros(1))
 
 
-def test_a_generator_goes_on_from_its_state() -> None:
+def test_generator_resumes_from_its_state() -> None:
     draws = torch.Generator().manual_seed(1)
     torch.rand(10, generator=draws)
-    state = take(draws)
+    state = get_state(draws)
     expected = torch.rand(5, generator=draws)
     other = torch.Generator()
-    give(other, state)
+    load_state(other, state)
     assert torch.rand(5, generator=other).equal(expected)
 
 
@@ -343,7 +337,7 @@ def test_a_generator_goes_on_from_its_state() -> None:
     ],
     ids=["SGD", "momentum", "Adam", "RMSprop", "Adagrad", "groups"],
 )
-def test_an_optimizer_goes_on_from_a_file(build: Any) -> None:
+def test_optimizer_resumes_from_a_file(build: Any) -> None:
     def learn(network: nn.Module, optimizer: torch.optim.Optimizer, steps: int) -> None:
         for seed in range(steps):
             x = torch.rand(4, 3, generator=torch.Generator().manual_seed(seed))
@@ -355,17 +349,17 @@ def test_an_optimizer_goes_on_from_a_file(build: Any) -> None:
     first, second = build(list(one.parameters())), build(list(other.parameters()))
     learn(one, first, 3)
     first.param_groups[0]["lr"] = 0.03
-    found, _ = read(written({"network": take(one), "optimizer": take(first)}))
-    give(other, found["network"])
-    give(second, found["optimizer"])
+    found, _ = read(written({"network": get_state(one), "optimizer": get_state(first)}))
+    load_state(other, found["network"])
+    load_state(second, found["optimizer"])
     learn(one, first, 3)
     learn(other, second, 3)
     assert one.weight.equal(other.weight)
     assert second.param_groups[0]["lr"] == 0.03
 
 
-def test_what_holds_state() -> None:
+def test_is_stateful() -> None:
     parts = (torch.zeros(1), torch.Generator(), nn.Linear(1, 1))
-    assert all(holds_state(part) for part in parts)
-    assert holds_state(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
-    assert not any(holds_state(value) for value in (1, "text", None, [torch.zeros(1)], print))
+    assert all(is_stateful(part) for part in parts)
+    assert is_stateful(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
+    assert not any(is_stateful(value) for value in (1, "text", None, [torch.zeros(1)], print))

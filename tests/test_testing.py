@@ -1,4 +1,4 @@
-"""The conformance suites find what they are there to find."""
+"""The conformance suites detect faults."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ from perdure.testing import (
 # -- learners, each with one fault ----------------------------------------------------------
 
 
-class WritesIntoItsInput(SGD):
-    def step(self, images: Tensor, labels: Tensor) -> None:
-        super().step(images, labels)
-        images.zero_()
+class ModifiesItsInput(SGD):
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
+        super().step(inputs, labels)
+        inputs.zero_()
 
 
 class KeepsTheLastBatch(SGD):
     last: tuple[Tensor, Tensor] | None = None
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
         if self.last is not None:
-            images, labels = (
-                torch.cat(pair) for pair in zip(self.last, (images, labels), strict=True)
+            inputs, labels = (
+                torch.cat(pair) for pair in zip(self.last, (inputs, labels), strict=True)
             )
-        super().step(images, labels)
-        self.last = images[-2:], labels[-2:]
+        super().step(inputs, labels)
+        self.last = inputs[-2:], labels[-2:]
 
 
-class CountsQuestions(SGD):
+class CountsPredictions(SGD):
     def __init__(self, network: nn.Module, **common: Any) -> None:
         super().__init__(network, **common)
-        self.asked = torch.zeros(())
+        self.predictions = torch.zeros(())
 
     def predictors(self) -> dict[str, Predictor]:
-        self.asked += 1
+        self.predictions += 1
         return super().predictors()
 
 
 class StaysInEvaluationMode(SGD):
-    def predict(self, images: Tensor) -> Tensor:
-        answer = super().predict(images)
+    def predict(self, inputs: Tensor) -> Tensor:
+        classes = super().predict(inputs)
         self.network.eval()
-        return answer
+        return classes
 
 
 class HasNoPredictors(SGD):
@@ -74,76 +74,76 @@ class HasNoPredictors(SGD):
         return {}
 
 
-class AnswersSomethingElse(SGD):
-    def predict(self, images: Tensor) -> Tensor:
-        return (super().predict(images) + 1) % 4
+class PredictsAnotherClass(SGD):
+    def predict(self, inputs: Tensor) -> Tensor:
+        return (super().predict(inputs) + 1) % 4
 
 
-class IsInfinitelySure(SGD):
-    class Sure(Predictor):
-        def __call__(self, images: Tensor) -> Tensor:
-            return super().__call__(images) / 0
+class ReturnsInfiniteScores(SGD):
+    class Infinite(Predictor):
+        def __call__(self, inputs: Tensor) -> Tensor:
+            return super().__call__(inputs) / 0
 
     def predictors(self) -> dict[str, Predictor]:
-        return {"working": self.Sure(self.network, self.normalise)}
+        return {"working": self.Infinite(self.network, self.normalise)}
 
 
-class AnswersInTrainingMode(SGD):
+class PredictsInTrainingMode(SGD):
     class Training(Predictor):
-        def __call__(self, images: Tensor) -> Tensor:
+        def __call__(self, inputs: Tensor) -> Tensor:
             with torch.no_grad():
-                return self.module(self.normalise(images))  # type: ignore[no-any-return]
+                return self.module(self.normalise(inputs))  # type: ignore[no-any-return]
 
     def predictors(self) -> dict[str, Predictor]:
         return {"working": self.Training(self.network, self.normalise)}
 
 
-class DrawsGlobally(SGD):
+class UsesGlobalGenerator(SGD):
     def randomness(self) -> AbstractContextManager[None]:  # type: ignore[override]
         return nullcontext()
 
 
-class HasOneSeed(SGD):
+class IgnoresItsSeed(SGD):
     def __init__(self, network: nn.Module, *, seed: int = 0, **common: Any) -> None:
         super().__init__(network, seed=7, **common)
 
 
-class DrawsFromNumpy(SGD):
-    def step(self, images: Tensor, labels: Tensor) -> None:
+class UsesNumpyGenerator(SGD):
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
         np.random.rand()
-        super().step(images, labels)
+        super().step(inputs, labels)
 
 
-class RestsNowAndThen(SGD):
-    awake = 0
+class SkipsEveryThirdBatch(SGD):
+    batches = 0
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
-        self.awake += 1
-        if self.awake % 3:
-            super().step(images, labels)
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
+        self.batches += 1
+        if self.batches % 3:
+            super().step(inputs, labels)
         else:
-            self.descend(0 * self.network(self.normalise(images)).sum())
+            self.optimizer_step(0 * self.network(self.normalise(inputs)).sum())
 
 
-class HandsOutItsTensors(ER):
+class ReturnsItsTensors(ER):
     def state_dict(self) -> State:
         return {**super().state_dict(), "network": self.network.state_dict()}
 
 
 class ChecksNothing(SGD):
-    def observe(self, images: Tensor, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Tensor, labels: Tensor, *, check: bool = True) -> None:
         with self.randomness():
-            self.step(images, labels)
+            self.step(inputs, labels)
 
 
-class RefusesTooLate(SGD):
-    def observe(self, images: Tensor, labels: Tensor, *, check: bool = True) -> None:
+class ChecksTooLate(SGD):
+    def observe(self, inputs: Tensor, labels: Tensor, *, check: bool = True) -> None:
         self.steps += 1
-        super().observe(images, labels, check=check)
+        super().observe(inputs, labels, check=check)
         self.steps -= 1
 
 
-class LoadsWhatFits(ER):
+class ChangesWhenLoadingFails(ER):
     def load_state_dict(self, state: State) -> None:
         try:
             super().load_state_dict(state)
@@ -152,7 +152,7 @@ class LoadsWhatFits(ER):
             raise
 
 
-class LoadsAnything(ER):
+class IgnoresInvalidFiles(ER):
     def load(self, path: str | Path) -> None:
         try:
             super().load(path)
@@ -165,68 +165,100 @@ class KeepsEverything(SGD):
         super().__init__(network, **common)
         self.seen = torch.zeros(0)
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
-        super().step(images, labels)
-        self.seen = torch.cat([self.seen, images.flatten()])
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
+        super().step(inputs, labels)
+        self.seen = torch.cat([self.seen, inputs.flatten()])
 
 
-class HasItsOwnOptimizer(SGD):
+class IgnoresTheOptimizer(SGD):
     def __init__(self, network: nn.Module, *, optimizer: Any = None, **common: Any) -> None:
         super().__init__(network, **common)
 
 
-class TakesAnyOptimizer(SGD):
+class AcceptsAnyOptimizer(SGD):
     def __init__(self, network: nn.Module, *, optimizer: Any = None, **common: Any) -> None:
         super().__init__(network, **common)
         self.optimizer = optimizer or self.optimizer
 
 
 class CountsTwice(SGD):
-    def step(self, images: Tensor, labels: Tensor) -> None:
-        super().step(images, labels)
-        super().step(images, labels)
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
+        super().step(inputs, labels)
+        super().step(inputs, labels)
 
 
-class NeverDiverges(SGD):
-    not_finite = 0
+class ReportsSums(SGD):
+    def metrics(self) -> dict[str, float]:
+        return self.totals()
+
+
+class ForgetsItsLastReading(SGD):
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "last_read": {"steps": 0, "totals": {}}}
+
+
+class NeverReportsDivergence(SGD):
+    nonfinite_step = 0
 
 
 class LearnsNothing(SGD):
-    def step(self, images: Tensor, labels: Tensor) -> None:
-        x, y = self.prepare(Samples(images, labels))
-        self.descend(0 * F.cross_entropy(self.network(x), y))
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
+        x, y = self.prepare(Samples(inputs, labels))
+        self.optimizer_step(0 * F.cross_entropy(self.network(x), y))
 
 
 class RaisesInStep(SGD):
-    def step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
         raise KeyError("no such part")
 
 
 BROKEN: list[tuple[type[Learner], Callable[..., None], str]] = [
-    (WritesIntoItsInput, learners.inputs_stay_unmodified, "observe has changed its input"),
+    (ModifiesItsInput, learners.inputs_are_not_modified, "observe changed its input"),
     (KeepsTheLastBatch, learners.inputs_are_copied, "overwritten after use"),
-    (CountsQuestions, learners.predicting_changes_nothing, "after predict: not the same in asked"),
+    (
+        CountsPredictions,
+        learners.predicting_changes_nothing,
+        "after predict: difference in predictions",
+    ),
     (StaysInEvaluationMode, learners.predicting_changes_nothing, "training mode of working"),
-    (HasNoPredictors, learners.predictors_answer, "there are no predictors"),
-    (AnswersSomethingElse, learners.predictors_answer, "predict is not the argmax of the first"),
-    (IsInfinitelySure, learners.predictors_answer, "scores that are not finite"),
-    (AnswersInTrainingMode, learners.predictors_answer, "depends on the others"),
-    (DrawsGlobally, learners.equal_seeds_give_equal_bytes, "two learners with seed 3"),
-    (HasOneSeed, learners.another_seed_takes_another_course, "give the same weights"),
-    (DrawsGlobally, learners.global_randomness_stays_alone, "global state of torch has moved"),
-    (DrawsFromNumpy, learners.global_randomness_stays_alone, "numpy.random has moved"),
-    (RestsNowAndThen, learners.saved_learners_go_on_bit_for_bit, "resumed after 2 of 10 calls"),
-    (KeepsTheLastBatch, learners.saved_learners_go_on_bit_for_bit, "not the same in"),
-    (HandsOutItsTensors, learners.states_are_snapshots, "state taken before learning on"),
-    (ChecksNothing, learners.bad_batches_are_refused, "a label of 4"),
-    (RefusesTooLate, learners.bad_batches_are_refused, "not the same in steps"),
-    (LoadsWhatFits, learners.foreign_states_are_refused, "not the same in steps"),
-    (LoadsAnything, learners.foreign_states_are_refused, "taken without a ValueError"),
+    (HasNoPredictors, learners.predictors_return_scores, "there are no predictors"),
+    (
+        PredictsAnotherClass,
+        learners.predictors_return_scores,
+        "predict is not the argmax of the first",
+    ),
+    (ReturnsInfiniteScores, learners.predictors_return_scores, "scores that are not finite"),
+    (PredictsInTrainingMode, learners.predictors_return_scores, "depend on the rest of the batch"),
+    (UsesGlobalGenerator, learners.equal_seeds_give_equal_bytes, "two learners with seed 3"),
+    (IgnoresItsSeed, learners.different_seeds_give_different_weights, "give the same weights"),
+    (
+        UsesGlobalGenerator,
+        learners.global_generators_are_not_used,
+        "global state of torch has changed",
+    ),
+    (UsesNumpyGenerator, learners.global_generators_are_not_used, "numpy.random has changed"),
+    (
+        SkipsEveryThirdBatch,
+        learners.saved_learners_resume_bit_for_bit,
+        "resumed after 2 of 10 calls",
+    ),
+    (KeepsTheLastBatch, learners.saved_learners_resume_bit_for_bit, "difference in"),
+    (ReturnsItsTensors, learners.states_are_snapshots, "state after further learning"),
+    (ChecksNothing, learners.invalid_batches_are_rejected, "a label of 4"),
+    (ChecksTooLate, learners.invalid_batches_are_rejected, "difference in steps"),
+    (ChangesWhenLoadingFails, learners.invalid_states_are_rejected, "difference in steps"),
+    (IgnoresInvalidFiles, learners.invalid_states_are_rejected, "did not raise ValueError"),
     (KeepsEverything, learners.memory_is_bounded, "the state grew from"),
-    (HasItsOwnOptimizer, learners.any_optimizer_serves, "makes no difference"),
-    (TakesAnyOptimizer, learners.unfit_optimizers_are_refused, "that needs a closure was taken"),
-    (CountsTwice, learners.steps_count_batches, "after 1 batches steps is 2"),
-    (NeverDiverges, learners.the_first_loss_that_is_not_finite_is_known, "it says 0"),
+    (IgnoresTheOptimizer, learners.any_optimizer_works, "has no effect"),
+    (
+        AcceptsAnyOptimizer,
+        learners.unsuitable_optimizers_are_rejected,
+        "that needs a closure did not",
+    ),
+    (CountsTwice, learners.steps_count_batches, "steps is 2 after 1 batches"),
+    (ReportsSums, learners.metrics_are_means_since_the_last_call, "the learner reports"),
+    (ForgetsItsLastReading, learners.metrics_are_means_since_the_last_call, "a resumed learner"),
+    (NeverReportsDivergence, learners.nonfinite_step_is_the_first_nonfinite_loss, "is 0 after NaN"),
     (LearnsNothing, learners.separable_classes_are_learned, "of 100 samples"),
     (RaisesInStep, learners.steps_count_batches, "KeyError: 'no such part'"),
 ]
@@ -241,7 +273,7 @@ def bound(learner: type[Learner]) -> Callable[..., Learner]:
     BROKEN,
     ids=[f"{learner.__name__}-{check.__name__}" for learner, check, _ in BROKEN],
 )
-def test_a_learner_with_a_fault_is_found(
+def test_fault_of_a_learner_is_detected(
     learner: type[Learner], check: Callable[..., None], found: str
 ) -> None:
     with pytest.raises(AssertionError) as error:
@@ -251,11 +283,11 @@ def test_a_learner_with_a_fault_is_found(
     assert found in str(error.value)
 
 
-def test_every_rule_for_learners_has_a_learner_that_breaks_it() -> None:
+def test_every_check_of_learners_is_tested() -> None:
     assert {check for _, check, _ in BROKEN} == set(LEARNER_CHECKS)
 
 
-def test_all_rules_are_checked_together() -> None:
+def test_check_learner_runs_all_checks() -> None:
     with pytest.raises(AssertionError, match="LearnsNothing: "):
         check_learner(LearnsNothing)
 
@@ -490,7 +522,7 @@ BROKEN_STREAMS: list[tuple[str, Callable[[], Stream], Callable[..., None], str]]
         "global",
         lambda: with_tasks(Global),
         streams.global_randomness_is_not_used,
-        "the global state of torch has moved",
+        "the global state of torch has changed",
     ),
     (
         "checksum",
@@ -507,7 +539,7 @@ BROKEN_STREAMS: list[tuple[str, Callable[[], Stream], Callable[..., None], str]]
     [case[1:] for case in BROKEN_STREAMS],
     ids=[case[0] for case in BROKEN_STREAMS],
 )
-def test_a_stream_with_a_fault_is_found(
+def test_fault_of_a_stream_is_detected(
     build: Callable[[], Stream], check: Callable[..., None], found: str
 ) -> None:
     with pytest.raises(AssertionError) as error:
@@ -517,23 +549,23 @@ def test_a_stream_with_a_fault_is_found(
     assert found in str(error.value)
 
 
-def test_every_rule_for_streams_has_a_stream_that_breaks_it() -> None:
+def test_every_check_of_streams_is_tested() -> None:
     assert {check for _, _, check, _ in BROKEN_STREAMS} == set(STREAM_CHECKS)
 
 
-def test_a_good_stream_passes_with_any_batch_size() -> None:
+def test_valid_stream_passes_with_any_batch_size() -> None:
     for batch in (1, 7, 30):
         check_stream(good(), batch)
 
 
-def test_a_test_of_another_class_is_found() -> None:
+def test_test_of_another_class_is_detected() -> None:
     broken = replace(good(), tests=[object()])  # type: ignore[list-item]
     with pytest.raises(AssertionError, match="is not a Test"):
         check_stream(broken)
     assert isinstance(good().tests[0], Test)
 
 
-def test_the_suites_need_no_test_framework() -> None:
+def test_suites_do_not_depend_on_a_test_framework() -> None:
     for module in (testing, learners, streams, rules):
         source = Path(str(module.__file__)).read_text()
         assert "import pytest" not in source

@@ -1,4 +1,4 @@
-"""The two networks of the paper's experiments."""
+"""The networks of the paper's experiments."""
 
 from __future__ import annotations
 
@@ -11,10 +11,16 @@ from torch.nn import functional as F
 
 
 class MLP(nn.Sequential):
-    """Two hidden layers of ReLU units; Xavier-uniform weights, zero biases.
+    """Multilayer perceptron with two hidden ReLU layers, Xavier-uniform weights and zero biases.
 
-    >>> sum(p.numel() for p in MLP(784, 10).parameters())
-    89610
+    Args:
+        inputs: Number of values of one flattened input.
+        classes: Number of outputs.
+        hidden: Units of each hidden layer.
+
+    Examples:
+        >>> sum(p.numel() for p in MLP(784, 10).parameters())
+        89610
     """
 
     def __init__(self, inputs: int, classes: int, hidden: int = 100) -> None:
@@ -33,21 +39,25 @@ class MLP(nn.Sequential):
 
 
 class BatchNorm(nn.BatchNorm2d):
-    """BatchNorm with what follows it in a residual network: a sum and a ReLU.
+    """BatchNorm followed by an optional residual addition and ReLU.
 
-    On a GPU, in training, all three are one operation. `parts`, where set, are the sizes of
-    batches that were joined and that each have statistics of their own.
+    On a GPU in training mode, fused kernels compute all three.
+
+    Args:
+        channels: Number of channels.
+        relu: Whether to apply ReLU.
     """
 
     def __init__(self, channels: int, *, relu: bool) -> None:
         super().__init__(channels)
         self.relu = relu
         self.parts: tuple[int, ...] | None = None
+        """Sizes of the concatenated batches, each normalised by its own statistics."""
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        """relu(norm(x) + shortcut), of which this layer may leave out the last two."""
+        """Compute relu(norm(x) + shortcut); ReLU and shortcut are optional."""
         parts = self.parts or (len(x),)
-        if self.training and self.momentum is not None and _fuses(x, parts):
+        if self.training and self.momentum is not None and _can_fuse(x, parts):
             from perdure.kernels.norm import norm_add_relu
 
             return norm_add_relu(x, shortcut, self, parts, relu=self.relu)
@@ -60,12 +70,12 @@ class BatchNorm(nn.BatchNorm2d):
         return _add_relu(y, shortcut, relu=self.relu)
 
     def synchronised(self) -> nn.Module:
-        """The same layer for batches that are divided over processes, with statistics over all."""
+        """Return a layer with the same weights that synchronises statistics across processes."""
         return _SyncBatchNorm(self)
 
 
 class _SyncBatchNorm(nn.SyncBatchNorm):
-    """A BatchNorm of ours, of which it has the weights, with statistics over all processes."""
+    """`BatchNorm` with statistics over the batches of all processes."""
 
     def __init__(self, norm: BatchNorm) -> None:
         super().__init__(norm.num_features, norm.eps, norm.momentum or 0.0)
@@ -76,7 +86,7 @@ class _SyncBatchNorm(nn.SyncBatchNorm):
         self.train(norm.training)
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
-        """relu(norm(x) + shortcut), of which this layer may leave out the last two."""
+        """Compute relu(norm(x) + shortcut); ReLU and shortcut are optional."""
         return _add_relu(super().forward(x), shortcut, relu=self.relu)
 
 
@@ -86,8 +96,8 @@ def _add_relu(y: Tensor, shortcut: Tensor | None, *, relu: bool) -> Tensor:
     return F.relu(y) if relu else y
 
 
-def _fuses(x: Tensor, parts: tuple[int, ...]) -> bool:
-    """Whether the kernels take this input."""
+def _can_fuse(x: Tensor, parts: tuple[int, ...]) -> bool:
+    """Return whether the fused kernels support this input."""
     return (
         x.is_cuda
         and x.dtype in (torch.float32, torch.bfloat16, torch.float16)
@@ -106,10 +116,10 @@ def _has_triton() -> bool:
 
 
 class _Stem(nn.Conv2d):
-    """The convolution of the images themselves.
+    """First convolution of a network.
 
-    On a GPU, in training, their channels are filled up to eight with zeros: from eight on, the
-    card's matrix units do the work.
+    On a GPU in training mode, the input is padded with zeros to eight channels, the least that
+    tensor cores support.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -119,16 +129,16 @@ class _Stem(nn.Conv2d):
         autocast = torch.is_autocast_enabled("cuda")
         dtype = torch.get_autocast_dtype("cuda") if autocast else x.dtype
         shape = (len(x), self.in_channels + missing, *x.shape[2:])
-        filled = torch.empty(
+        padded = torch.empty(
             shape, dtype=dtype, device=x.device, memory_format=torch.channels_last
         ).zero_()
-        filled[:, : self.in_channels] = x
+        padded[:, : self.in_channels] = x
         weight = F.pad(self.weight, (0, 0, 0, 0, 0, missing))
-        return F.conv2d(filled, weight, self.bias, self.stride, self.padding)
+        return F.conv2d(padded, weight, self.bias, self.stride, self.padding)
 
 
 class _Block(nn.Module):
-    """Two 3 x 3 convolutions with a shortcut around them."""
+    """Residual block of two 3 x 3 convolutions."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()
@@ -148,10 +158,16 @@ class _Block(nn.Module):
 
 
 class ResNet18(nn.Module):
-    """ResNet-18 for small images: a 3 x 3 stem of stride 1, no max-pool, PyTorch's default init.
+    """ResNet-18 for small images: 3 x 3 stem of stride 1, no max-pooling, PyTorch's initialisation.
 
-    >>> sum(p.numel() for p in ResNet18(10).parameters())
-    11173962
+    Args:
+        classes: Number of outputs.
+        channels: Channels of an input image.
+        width: Channels of the first stage.
+
+    Examples:
+        >>> sum(p.numel() for p in ResNet18(10).parameters())
+        11173962
     """
 
     def __init__(self, classes: int, channels: int = 3, width: int = 64) -> None:
@@ -172,13 +188,14 @@ class ResNet18(nn.Module):
         self.head = nn.Linear(inputs, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [n, classes] for float images [n, channels, height, width]."""
+        """Return logits [n, classes] for float images [n, channels, height, width]."""
         return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
-    def forward_each(self, *batches: Tensor) -> tuple[Tensor, ...]:
-        """The logits of each batch, as if they came one after the other, in one pass.
+    def forward_batches(self, *batches: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits of each batch, computed in one pass.
 
-        Only BatchNorm looks beyond a sample; it keeps the batches apart.
+        The result is that of one pass per batch, in order: BatchNorm, the only layer in which
+        samples interact, normalises each batch by its own statistics.
         """
         sizes = tuple(len(batch) for batch in batches)
         norms = [module for module in self.modules() if isinstance(module, BatchNorm)]
@@ -192,10 +209,20 @@ class ResNet18(nn.Module):
 
 
 def mlp(shape: tuple[int, ...], classes: int) -> MLP:
-    """The network of the MNIST streams, for images of any shape."""
+    """Build the network of the MNIST streams.
+
+    Args:
+        shape: Shape of one input.
+        classes: Number of outputs.
+    """
     return MLP(int(torch.Size(shape).numel()), classes)
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> ResNet18:
-    """The network of the CIFAR and Tiny-ImageNet streams."""
+    """Build the network of the CIFAR and Tiny-ImageNet streams.
+
+    Args:
+        shape: Shape of one image, [channels, height, width].
+        classes: Number of outputs.
+    """
     return ResNet18(classes, channels=shape[0])

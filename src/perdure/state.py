@@ -1,7 +1,7 @@
-"""The state of an object as nested dicts of tensors and plain values, and its file format.
+"""States as nested dictionaries of tensors and plain values, and the file format for them.
 
-Files are safetensors with one metadata key that holds sorted JSON for all that is no tensor, so
-equal states give equal bytes, and reading a file never runs code from it.
+State files are safetensors; values that are not tensors are sorted JSON under one metadata key.
+Equal states give equal bytes, and reading a file never executes code from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from perdure.files import write_atomic
 
 State = dict[str, Any]
-"""Nested: string keys; leaves are tensors or what JSON can hold."""
+"""A nested dictionary with string keys; leaves are tensors or JSON values."""
 
 FORMAT = 1
 _METADATA_KEY = "perdure"
@@ -29,48 +29,52 @@ _METADATA_KEY = "perdure"
 
 @runtime_checkable
 class Stateful(Protocol):
-    """Anything that can give and take its state."""
+    """An object whose state can be saved and restored."""
 
     def state_dict(self) -> State:
-        """All that is needed to go on."""
+        """Return everything needed to resume."""
 
     def load_state_dict(self, state: State, /) -> None:
-        """Become what the state says."""
+        """Restore a state."""
 
 
-def holds_state(value: object) -> bool:
-    """Whether an attribute's value changes as its owner learns."""
+def is_stateful(value: object) -> bool:
+    """Return whether `value` has a state to save."""
     return isinstance(value, Tensor | torch.Generator | nn.Module | Optimizer | Stateful)
 
 
-def take(part: object) -> Any:
-    """The state of one part: a tensor, a generator, or anything with a state of its own."""
+def get_state(part: object) -> Any:
+    """Return a copy of the state of a tensor, generator, module, optimizer or `Stateful`."""
     if isinstance(part, Tensor):
         return part.detach().clone()
     if isinstance(part, torch.Generator):
         return part.get_state()
     if isinstance(part, Optimizer):
-        return _take_optimizer(part)
+        return _get_optimizer_state(part)
     state = cast(Stateful, part).state_dict()
     return {k: v.detach().clone() if isinstance(v, Tensor) else v for k, v in state.items()}
 
 
-def give(part: object, state: Any) -> None:
-    """Set a part to a state, in place: tensors keep their addresses."""
+def load_state(part: object, state: Any) -> None:
+    """Restore a state from `get_state` in place; tensors keep their addresses.
+
+    Raises:
+        ValueError: If a tensor in the state has the wrong shape.
+    """
     if isinstance(part, Tensor):
         if part.shape != state.shape:
-            raise ValueError(f"shape {tuple(state.shape)} where {tuple(part.shape)} is expected")
+            raise ValueError(f"shape is {tuple(state.shape)}; expected {tuple(part.shape)}")
         with torch.no_grad():
             part.copy_(state)
     elif isinstance(part, torch.Generator):
         part.set_state(state.cpu())
     elif isinstance(part, Optimizer):
-        _give_optimizer(part, state)
+        _load_optimizer_state(part, state)
     else:
         cast(Stateful, part).load_state_dict(state)
 
 
-def _take_optimizer(optimizer: Optimizer) -> State:
+def _get_optimizer_state(optimizer: Optimizer) -> State:
     packed = optimizer.state_dict()
     groups = [
         {k: float(v) if isinstance(v, Tensor) else v for k, v in group.items() if k != "params"}
@@ -83,29 +87,34 @@ def _take_optimizer(optimizer: Optimizer) -> State:
     return {"groups": groups, "state": state}
 
 
-def _give_optimizer(optimizer: Optimizer, state: State) -> None:
-    own = optimizer.state_dict()["param_groups"]
-    groups = [
-        {**mine, **group} for mine, group in zip(own, state["groups"], strict=True)
-    ]  # which parameters belong to a group is the optimizer's own business
+def _load_optimizer_state(optimizer: Optimizer, state: State) -> None:
+    current = optimizer.state_dict()["param_groups"]
+    # "params", which assigns parameters to groups, is not saved: the optimizer's own is kept.
+    groups = [{**own, **group} for own, group in zip(current, state["groups"], strict=True)]
     values = {int(i): dict(v) for i, v in state.get("state", {}).items()}
     optimizer.load_state_dict({"param_groups": groups, "state": values})
 
 
 def to_host(state: Any) -> Any:
-    """The same state with its tensors in the memory of the host."""
+    """Return the state with its tensors in host memory."""
     if isinstance(state, Mapping):
         return {key: to_host(part) for key, part in state.items()}
     return state.cpu() if isinstance(state, Tensor) else state
 
 
 def write_file(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Write a state whole or not at all; `about` says what it is the state of."""
+    """Write a state file atomically.
+
+    Args:
+        path: File to write or replace.
+        state: State to save.
+        about: Description of the object that the state belongs to.
+    """
     write_atomic(path, as_bytes(state, about))
 
 
 def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
-    """The content of a state's file: the same bytes for the same state."""
+    """Return the content of a state file; equal states give equal bytes."""
     tensors: dict[str, Tensor] = {}
     values: dict[str, Any] = {}
 
@@ -115,7 +124,7 @@ def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
             if isinstance(leaf, Mapping) and leaf:
                 flatten(f"{name}/", leaf)
             elif isinstance(leaf, Tensor):
-                # A copy: parameters may share storage, which the format does not allow.
+                # Copied because parameters may share storage, which safetensors does not allow.
                 tensors[name] = leaf.detach().cpu().contiguous().clone()
             else:
                 values[name] = leaf
@@ -128,7 +137,17 @@ def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
 
 
 def read_file(path: Path) -> tuple[State, dict[str, Any]]:
-    """The state in a file and what it is the state of. ValueError if it cannot be one of ours."""
+    """Read a state file.
+
+    Args:
+        path: File written by `write_file`.
+
+    Returns:
+        The state and the description of the object that it belongs to.
+
+    Raises:
+        ValueError: If the file is missing, damaged or not a state file.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             meta = json.loads((file.metadata() or {}).get(_METADATA_KEY, "null"))
@@ -136,7 +155,7 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist") from None
     except (SafetensorError, OSError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is not a whole safetensors file: {error}") from None
+        raise ValueError(f"{path} is not a complete safetensors file: {error}") from None
     if not isinstance(meta, dict):
         raise ValueError(f"{path} was not written by perdure: its metadata is missing")
     if meta.get("format") != FORMAT:
@@ -144,9 +163,9 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
             f"{path} has format {meta.get('format')}; this version reads format {FORMAT}"
         )
     if not all(isinstance(meta.get(key), dict) for key in ("values", "about")):
-        raise ValueError(f"{path} was not written by perdure: its metadata is not of this kind")
+        raise ValueError(f"{path} was not written by perdure: its metadata is incomplete")
     if "crc32" in meta and meta.pop("crc32") != _checksum(tensors, meta):
-        raise ValueError(f"{path} is damaged: its checksum is not that of what it holds")
+        raise ValueError(f"{path} is damaged: its checksum does not match its content")
     state: State = {}
     for name, leaf in {**meta["values"], **tensors}.items():
         *folders, key = name.split("/")
@@ -154,15 +173,15 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
         for folder in folders:
             node = node.setdefault(folder, {})
             if not isinstance(node, dict):
-                raise ValueError(f"{path} holds both a value and a group under {name!r}")
+                raise ValueError(f"{path} has both a value and a group named {name!r}")
         node[key] = leaf
     return state, meta["about"]
 
 
 def _checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> int:
-    """Of all that a file holds but the checksum itself."""
-    found = zlib.crc32(json.dumps(meta, sort_keys=True).encode())
+    """Compute the checksum of a file's content, except the checksum itself."""
+    crc = zlib.crc32(json.dumps(meta, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
-        found = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), found)
-        found = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, found)
-    return found
+        crc = zlib.crc32(f"{name} {tensor.dtype} {list(tensor.shape)}".encode(), crc)
+        crc = zlib.crc32(tensor.flatten().view(torch.uint8).numpy().data, crc)
+    return crc

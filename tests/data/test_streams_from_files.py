@@ -44,6 +44,6 @@ def test_a_resnet_trains_on_the_stream(name: str, tmp_path: Path) -> None:
     for batch in itertools.islice(batches, 3):
         learner.observe(batch.inputs, batch.labels)
     assert int(learner.steps) == 3
-    assert learner.not_finite == 0
+    assert learner.nonfinite_step == 0
     assert all(not torch.equal(a, b) for a, b in zip(before, network.parameters(), strict=True))
     assert learner.predict(stream.tests[0].samples().inputs[:2]).shape == (2,)

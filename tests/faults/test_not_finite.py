@@ -21,9 +21,9 @@ POISON = """
     from perdure import SGD
 
     class Poison(SGD):
-        def descend(self, loss, **terms):
+        def optimizer_step(self, loss, **terms):
             step, _, kind = Path("poison").read_text().partition(" ")
-            super().descend(loss * float(kind) if int(self.steps) + 1 == int(step) else loss)
+            super().optimizer_step(loss * float(kind) if int(self.steps) + 1 == int(step) else loss)
 """
 
 

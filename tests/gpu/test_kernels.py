@@ -1,4 +1,4 @@
-"""The Triton kernels against the plain torch operations that they stand for."""
+"""Triton kernels against the equivalent torch operations."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plain(norm: BatchNorm, x: Tensor, shortcut: Tensor | None, parts: tuple[int,
         (96, 3, (1, 2, 3), True, True),
     ],
 )
-def test_norm_sum_and_relu_in_one_are_the_three_operations(
+def test_fused_norm_matches_separate_operations(
     channels: int, side: int, parts: tuple[int, ...], relu: bool, add: bool
 ) -> None:
     torch.manual_seed(0)
@@ -52,7 +52,7 @@ def test_norm_sum_and_relu_in_one_are_the_three_operations(
     x = images(sum(parts), channels, side, offset=20)
     shortcut = images(sum(parts), channels, side) if add else None
     direction = images(sum(parts), channels, side).flip(0)
-    # A value that ReLU cuts may fall on either side of zero: what is there has no gradient.
+    # Rounding decides on which side of zero values close to it fall: ignore their gradient.
     exact = copy.deepcopy(theirs)
     exact.relu = False
     before = plain(exact, x.double(), None if shortcut is None else shortcut.double(), parts)
@@ -73,21 +73,21 @@ def test_norm_sum_and_relu_in_one_are_the_three_operations(
     for a, b in zip(found, expected, strict=True):
         assert a is not None
         assert b is not None
-        sums = a.dim() == 1  # over a hundred thousand values
+        sums = a.dim() == 1  # sums over 100,000 values
         torch.testing.assert_close(a.double(), b, rtol=2e-4, atol=2e-2 if sums else 2e-3)
     assert int(ours.num_batches_tracked) == len(parts)  # type: ignore[arg-type]
 
 
-def test_the_kernels_are_used_in_training_and_give_the_same_bits_again() -> None:
+def test_kernels_are_used_in_training_and_are_deterministic() -> None:
     network = ResNet18(10).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     x = images(12, 3, 32)
     outputs = [copy.deepcopy(network)(x) for _ in range(2)]
     assert torch.equal(*outputs)
-    assert "_NormAddReluBackward" in _history(outputs[0])
+    assert "_NormAddReluBackward" in _operations(outputs[0])
 
 
-def _history(output: Tensor) -> set[str]:
-    """The names of all operations behind a tensor."""
+def _operations(output: Tensor) -> set[str]:
+    """Return the names of all operations in the autograd graph of a tensor."""
     seen, ahead = set(), [output.grad_fn]
     while ahead:
         node = ahead.pop()
@@ -97,36 +97,36 @@ def _history(output: Tensor) -> set[str]:
     return {type(node).__name__ for node in seen}
 
 
-def test_statistics_over_all_batches_are_kept_as_torch_keeps_them() -> None:
+def test_cumulative_statistics_match_torch() -> None:
     ours, theirs = BatchNorm(16, relu=False).cuda(), torch.nn.BatchNorm2d(16).cuda()
-    ours.momentum = theirs.momentum = None  # what torch.optim.swa_utils.update_bn sets
+    ours.momentum = theirs.momentum = None  # set by torch.optim.swa_utils.update_bn
     for n in (4, 7):
         torch.testing.assert_close(ours(images(n, 16, 4)), theirs(images(n, 16, 4)))
     torch.testing.assert_close(ours.running_mean, theirs.running_mean)
     torch.testing.assert_close(ours.running_var, theirs.running_var)
 
 
-def test_images_filled_up_with_empty_channels_give_the_same_convolution() -> None:
+def test_padded_channels_give_the_same_convolution() -> None:
     network = ResNet18(10, width=16).cuda()
     x = images(6, 3, 8)
     stem = network.stem[0]
     assert isinstance(stem, torch.nn.Conv2d)
-    filled = stem(x)
-    # The card multiplies float32 as TF32, whose rounding depends on the kernel.
-    torch.testing.assert_close(filled, stem.eval()(x), rtol=1e-2, atol=1e-2)
-    (gradient,) = torch.autograd.grad(filled.square().sum(), stem.weight)
+    padded = stem(x)
+    # Products use TF32, whose rounding depends on the kernel.
+    torch.testing.assert_close(padded, stem.eval()(x), rtol=1e-2, atol=1e-2)
+    (gradient,) = torch.autograd.grad(padded.square().sum(), stem.weight)
     (expected,) = torch.autograd.grad(stem(x).square().sum(), stem.weight)
     torch.testing.assert_close(gradient, expected, rtol=1e-2, atol=1e-1)
 
 
-def test_a_value_that_is_not_a_number_is_not_hidden_by_relu() -> None:
+def test_relu_propagates_nan() -> None:
     norm = BatchNorm(8, relu=True).cuda()
     x = images(4, 8, 4)
     x[0, 3] = torch.nan
     assert norm(x)[:, 3].isnan().all()
 
 
-def test_a_semantic_memory_moves_as_lerp_does_and_not_at_all_for_a_weight_of_zero() -> None:
+def test_semantic_memory_matches_lerp_and_ignores_a_weight_of_zero() -> None:
     network = ResNet18(10, width=8).cuda().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     always = SemanticMemory(network, decay=0.9, rate=1, name="stable")
     with torch.no_grad():
@@ -137,7 +137,7 @@ def test_a_semantic_memory_moves_as_lerp_does_and_not_at_all_for_a_weight_of_zer
         for a, b in zip(always.network.parameters(), network.parameters(), strict=True)
     ]
     always.update(torch.tensor(100, device="cuda"))
-    assert always._mover is not None
+    assert always._kernel is not None
     for a, b in zip(always.network.parameters(), expected, strict=True):
         torch.testing.assert_close(a, b)
     rarely = SemanticMemory(network, decay=0.9, rate=1e-9, name="stable")

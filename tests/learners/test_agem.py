@@ -1,9 +1,8 @@
-"""A-GEM: its closed form, its step against a plain transcription, its state."""
+"""A-GEM: the projection and the step against reference implementations."""
 
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,35 +13,12 @@ from torch.nn import functional as F
 
 from perdure.learners.agem import AGEM
 from perdure.learners.sgd import SGD
-from perdure.records import Samples
 
-
-def network(seed: int = 0) -> nn.Module:
-    torch.manual_seed(seed)
-    return nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
-
-
-def task(classes: tuple[int, int], seed: int, count: int = 200) -> Samples:
-    """Noisy points about two of four centres."""
-    draws = torch.Generator().manual_seed(seed)
-    labels = torch.tensor(classes)[torch.randint(2, (count,), generator=draws)]
-    noise = torch.randn(count, 8, generator=draws)
-    return Samples(0.5 + torch.eye(4).repeat(1, 2)[labels] + 0.3 * noise, labels)
-
-
-def batches(samples: Samples) -> list[tuple[Tensor, Tensor]]:
-    images, labels, _ = samples
-    return list(zip(torch.split(images, 10), torch.split(labels, 10), strict=True))
-
-
-def learn(learner: AGEM | SGD, samples: Samples) -> None:
-    for x, y in batches(samples):
-        learner.observe(x, y)
-    learner.end_task(samples)
+from .toy import batches, learn, network, task
 
 
 @given(st.integers(0, 10_000))
-def test_projection_is_the_nearest_gradient_that_does_not_conflict(seed: int) -> None:
+def test_projection_is_the_nearest_gradient_without_conflict(seed: int) -> None:
     draws = torch.Generator().manual_seed(seed)
     g, reference = torch.randn(2, 7, generator=draws, dtype=torch.float64)
     found = AGEM(network(), buffer_size=10, tasks=2).project(g, reference)
@@ -58,16 +34,16 @@ def test_projection_is_the_nearest_gradient_that_does_not_conflict(seed: int) ->
         assert float(found @ reference) == pytest.approx(0, abs=1e-12)
 
 
-def test_a_reference_of_nothing_changes_nothing() -> None:
+def test_zero_reference_changes_nothing() -> None:
     g = torch.tensor([1.0, -2.0])
     assert AGEM(network(), buffer_size=10, tasks=2).project(g, torch.zeros(2)).equal(g)
 
 
-def test_step_is_the_plain_transcription() -> None:
+def test_step_matches_reference_implementation() -> None:
     learner = AGEM(network(), buffer_size=30, tasks=3, memory_batch=8, lr=0.05, seed=1)
     learn(learner, task((0, 1), seed=0))
     learn(learner, task((2, 3), seed=1))
-    already = float(learner.totals["projected"])
+    already = learner.totals()["projected"]
     conflicts = 0
     for x, y in batches(task((0, 3), seed=9, count=200)):
         expected, memory = copy.deepcopy(learner.network), copy.deepcopy(learner.memory)
@@ -83,7 +59,7 @@ def test_step_is_the_plain_transcription() -> None:
         found = nn.utils.parameters_to_vector(learner.network.parameters()).detach()
         assert torch.allclose(found, weights - 0.05 * g, atol=1e-6)
     assert 0 < conflicts < 20
-    assert float(learner.totals["projected"]) == already + conflicts
+    assert learner.totals()["projected"] == already + conflicts
 
 
 def gradient(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
@@ -92,7 +68,7 @@ def gradient(module: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return torch.cat([p.grad.flatten() for p in module.parameters() if p.grad is not None])
 
 
-def test_until_a_task_has_ended_it_is_sgd() -> None:
+def test_first_task_equals_sgd() -> None:
     ours, plain = AGEM(network(), buffer_size=30, tasks=3), SGD(network())
     for x, y in batches(task((0, 1), seed=0)):
         ours.observe(x, y)
@@ -101,14 +77,14 @@ def test_until_a_task_has_ended_it_is_sgd() -> None:
     assert all(a.equal(b) for a, b in pairs)
 
 
-def test_more_tasks_than_announced_are_refused() -> None:
+def test_additional_task_is_rejected() -> None:
     learner = AGEM(network(), buffer_size=20, tasks=1)
     learner.end_task(task((0, 1), seed=0))
     with pytest.raises(ValueError, match="task 2 has ended"):
         learner.end_task(task((2, 3), seed=1))
 
 
-def test_settings_out_of_range_are_refused() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ValueError, match="memory_batch is 0"):
         AGEM(network(), buffer_size=20, tasks=2, memory_batch=0)
     with pytest.raises(ValueError, match="buffer_size is 1"):
@@ -123,33 +99,3 @@ def test_memory_is_bounded() -> None:
     assert stored is not None
     assert learner.memory.counts == [10, 10]
     assert len(stored.labels) == 20
-
-
-def test_saved_in_mid_task_it_goes_on_bit_for_bit(tmp_path: Path) -> None:
-    learner = AGEM(network(), buffer_size=20, tasks=3)
-    learn(learner, task((0, 1), seed=0))
-    rest = batches(task((2, 3), seed=1))
-    for x, y in rest[:5]:
-        learner.observe(x, y)
-    learner.save(tmp_path / "learner")
-    resumed = AGEM(network(seed=7), buffer_size=20, tasks=3, seed=7)
-    resumed.load(tmp_path / "learner")
-    for each in (learner, resumed):
-        for x, y in rest[5:]:
-            each.observe(x, y)
-        each.end_task(task((2, 3), seed=1))
-        each.observe(*rest[0])
-        each.save(tmp_path / f"{each is learner}")
-    assert (tmp_path / "True").read_bytes() == (tmp_path / "False").read_bytes()
-
-
-def test_remembers_better_than_sgd() -> None:
-    tasks = [task((0, 1), seed=0, count=400), task((2, 3), seed=1, count=400)]
-    right = {}
-    for learner in (AGEM(network(), buffer_size=40, tasks=2), SGD(network())):
-        for samples in tasks:
-            learn(learner, samples)
-        answers = [learner.predict(samples.inputs) == samples.labels for samples in tasks]
-        right[type(learner)] = [float(answer.float().mean()) for answer in answers]
-    assert min(right[AGEM]) > 0.8
-    assert right[SGD][0] < 0.3

@@ -1,4 +1,4 @@
-"""CLS-ER against a slow transcription of the paper's Algorithms 1 and 2."""
+"""CLS-ER against a reference implementation of the paper's Algorithms 1 and 2."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from perdure.learners import CLSER
+from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
 
@@ -34,10 +35,10 @@ SETTINGS: dict[str, Any] = {
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 
 
-class Transcription:
-    """One sample, one number at a time, in the order of the paper and of its published protocol.
+class Reference:
+    """Processes one sample at a time, in the order of the paper and its published protocol.
 
-    `wrong` names a rule to break, to see that each rule shows in what is compared.
+    `wrong` names a rule to violate, to test that the comparison detects it.
     """
 
     def __init__(
@@ -58,9 +59,9 @@ class Transcription:
         self.updates = {"plastic": 0, "stable": 0}
         self.stored_at: list[int] = []
         self.ages: list[int] = []
-        """Of the samples last drawn: 1 in the step after a sample was stored."""
+        """Ages of the samples drawn last: 1 in the step after a sample was stored."""
         self.provided = {"plastic": Counter[int](), "stable": Counter[int]()}
-        """How often, by the age of the sample."""
+        """How often each memory provided logits, by the age of the sample."""
         self.losses: list[float] = []
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
@@ -71,13 +72,13 @@ class Transcription:
                 self.present(sample, chance)
         replay = self.draw()
         union = batch + replay
-        x = torch.stack([image for image, _ in union])
+        x = torch.stack([x_i for x_i, _ in union])
         if self.augment is not None:
             x = self.augment(x, self.draws["augmentation"])
         x_m = x[len(batch) :]
         if self.wrong == "replay is augmented anew for the consistency" and replay:
             assert self.augment is not None
-            raw = torch.stack([image for image, _ in replay])
+            raw = torch.stack([x_i for x_i, _ in replay])
             x_m = self.augment(raw, self.draws["augmentation"])
 
         consistency = torch.zeros((), dtype=torch.float64)
@@ -110,7 +111,7 @@ class Transcription:
         loss = cross_entropy + SETTINGS["consistency_weight"] * consistency
         self.losses.append(float(loss.detach()))
 
-        if self.wrong == "memories move before the step":
+        if self.wrong == "memories are updated before the step":
             self.consolidate()
         parameters = list(self.working.parameters())
         with torch.no_grad():
@@ -118,15 +119,15 @@ class Transcription:
                 p.sub_(SETTINGS["lr"] * gradient)
 
         if self.wrong != "the batch enters memory before replay is drawn":
-            shown = x if self.wrong == "augmented images are stored" else [i for i, _ in batch]
+            shown = x if self.wrong == "augmented inputs are stored" else [x_i for x_i, _ in batch]
             for i, chance in enumerate(self.chances(len(batch))):
                 self.present((shown[i], batch[i][1]), chance)
-        if self.wrong != "memories move before the step":
+        if self.wrong != "memories are updated before the step":
             self.consolidate()
 
     def select(self, x: Tensor, labels: list[int]) -> list[list[float]]:
-        """Lines 4 and 5: per sample, the logits of the memory that knows its class better."""
-        if self.wrong == "memories answer in evaluation mode":
+        """Lines 4 and 5: per sample, the logits of the memory that is surer of its class."""
+        if self.wrong == "memories are in evaluation mode":
             self.plastic.eval()
             self.stable.eval()
         with torch.no_grad():
@@ -134,7 +135,7 @@ class Transcription:
         chosen = []
         for plastic, stable, label, age in zip(z_p, z_s, labels, self.ages, strict=True):
             better = log_probability(plastic, label) > log_probability(stable, label)
-            if self.wrong == "the memory that knows less":
+            if self.wrong == "the less certain memory":
                 better = not better
             self.provided["plastic" if better else "stable"][age] += 1
             chosen.append(plastic if better else stable)
@@ -194,7 +195,7 @@ def log_probability(logits: list[float], label: int) -> float:
 
 
 class Own(nn.Module):
-    """Of a class that nothing is known about."""
+    """A module of an unknown class."""
 
     def __init__(self, *layers: nn.Module) -> None:
         super().__init__()
@@ -232,7 +233,7 @@ def noise(inputs: Tensor, draws: torch.Generator) -> Tensor:
 
 
 def stream(steps: int) -> list[Samples]:
-    """Classes come and go, samples overlap, some labels are wrong, a few batches are short."""
+    """Changing classes, overlapping samples, some wrong labels and a few short batches."""
     draws = torch.Generator().manual_seed(2)
     centres = 0.4 * torch.randn(CLASSES, *SHAPE, dtype=torch.float64, generator=draws)
     batches = []
@@ -246,83 +247,83 @@ def stream(steps: int) -> list[Samples]:
     return batches
 
 
-def compare(learner: CLSER, oracle: Transcription) -> tuple[bool, float]:
-    """Whether the episodic memories are equal, and how far weights and statistics are apart."""
+def compare(learner: CLSER, reference: Reference) -> tuple[bool, float]:
+    """Return whether the memories are equal, and the largest difference of the networks."""
     contents = learner.memory.contents()
     assert contents is not None
-    inputs = torch.stack([image for image, _ in oracle.memory])
-    labels = torch.tensor([label for _, label in oracle.memory])
+    inputs = torch.stack([x_i for x_i, _ in reference.memory])
+    labels = torch.tensor([label for _, label in reference.memory])
     same = contents.inputs.equal(inputs) and contents.labels.equal(labels)
     networks = (
-        (learner.network, oracle.working),
-        (learner.plastic.network, oracle.plastic),
-        (learner.stable.network, oracle.stable),
+        (learner.network, reference.working),
+        (learner.plastic.network, reference.plastic),
+        (learner.stable.network, reference.stable),
     )
-    apart = 0.0
+    difference = 0.0
     for one, other in networks:
         for mine, theirs in zip(
             one.state_dict().values(), other.state_dict().values(), strict=True
         ):
-            apart = max(apart, float((mine - theirs).abs().max()))
-    return same, apart
+            difference = max(difference, float((mine - theirs).abs().max()))
+    return same, difference
 
 
 @pytest.mark.parametrize(
     ("kind", "augment"), [("plain", noise), ("own", None), ("batchnorm", noise)]
 )
-def test_learns_as_the_paper_says(kind: str, augment: Augment | None) -> None:
+def test_matches_reference_implementation(kind: str, augment: Augment | None) -> None:
     learner = CLSER(network(kind), augment=augment, **SETTINGS)
-    oracle = Transcription(network(kind), augment)
+    reference = Reference(network(kind), augment)
     for step, (inputs, labels, _) in enumerate(stream(300), 1):
         learner.observe(inputs, labels)
-        oracle.step(inputs, labels)
+        reference.step(inputs, labels)
         if step in (1, 2, 3, 4, 30, 300):
-            same, apart = compare(learner, oracle)
+            same, difference = compare(learner, reference)
             assert same, f"memories differ after step {step}"
-            assert apart < 1e-11, f"networks differ by {apart} after step {step}"
-    assert int(learner.memory.seen) == oracle.seen > 1000
+            assert difference < 1e-11, f"networks differ by {difference} after step {step}"
+    assert int(learner.memory.seen) == reference.seen > 1000
     assert int(learner.steps) == 300
-    found = learner.readings()
-    assert found["loss"] == pytest.approx(sum(oracle.losses), rel=1e-10)
-    used = {name: ages.total() for name, ages in oracle.provided.items()}
+    found = learner.totals()
+    assert found["loss"] == pytest.approx(sum(reference.losses), rel=1e-10)
+    used = {name: ages.total() for name, ages in reference.provided.items()}
     assert (found["plastic_used"], found["stable_used"]) == (used["plastic"], used["stable"])
-    # Both memories had their say, or the choice between them was not tried.
+    # Both memories must have been used for the choice between them to be tested.
     assert 0.1 < used["plastic"] / (used["plastic"] + used["stable"]) < 0.95
 
 
-def test_counts_by_age_how_often_the_stable_memory_provided() -> None:
-    learner, oracle = CLSER(network("plain"), **SETTINGS), Transcription(network("plain"))
+def test_histogram_counts_by_age_which_memory_provided_logits() -> None:
+    learner, reference = CLSER(network("plain"), **SETTINGS), Reference(network("plain"))
     assert learner.histograms()["ages"] == {"edges": [1], "stable": [], "total": []}
     for inputs, labels, _ in stream(100):
         learner.observe(inputs, labels)
-        oracle.step(inputs, labels)
+        reference.step(inputs, labels)
     found = learner.histograms()["ages"]
-    ages = [*oracle.provided["stable"].elements(), *oracle.provided["plastic"].elements()]
+    ages = [*reference.provided["stable"].elements(), *reference.provided["plastic"].elements()]
     assert 50 < max(ages) < 128
     assert found["edges"] == [1, 2, 4, 8, 16, 32, 64, 128]
     for k, (lower, upper) in enumerate(pairwise(found["edges"])):
         within = range(lower, upper)
         assert found["total"][k] == sum(age in within for age in ages) > 0
-        assert found["stable"][k] == sum(oracle.provided["stable"][age] for age in within)
+        assert found["stable"][k] == sum(reference.provided["stable"][age] for age in within)
 
 
 EVERYWHERE = (
     "no warm-up",
     "the warm-up counts updates only",
     "the batch enters memory before replay is drawn",
-    "memories move before the step",
+    "memories are updated before the step",
     "consistency is a sum over outputs",
     "a mean for the stream and one for replay",
-    "the memory that knows less",
+    "the less certain memory",
     "the reservoir draws from [0, N)",
     "replay is augmented anew for the consistency",
-    "augmented images are stored",
+    "augmented inputs are stored",
 )
 WITH_BATCHNORM = (
     "one forward on the union",
     "union before replay",
     "running statistics are averaged",
-    "memories answer in evaluation mode",
+    "memories are in evaluation mode",
 )
 
 
@@ -330,20 +331,20 @@ WITH_BATCHNORM = (
     ("kind", "wrong"),
     [("plain", wrong) for wrong in EVERYWHERE] + [("batchnorm", wrong) for wrong in WITH_BATCHNORM],
 )
-def test_the_comparison_would_show_a_wrong_rule(kind: str, wrong: str) -> None:
+def test_comparison_detects_a_wrong_rule(kind: str, wrong: str) -> None:
     learner = CLSER(network(kind), augment=noise, **SETTINGS)
-    oracle = Transcription(network(kind), noise, wrong=wrong)
+    reference = Reference(network(kind), noise, wrong=wrong)
     for inputs, labels, _ in stream(60):
         learner.observe(inputs, labels)
-        oracle.step(inputs, labels)
-    _, apart = compare(learner, oracle)
-    assert apart > 1e-3
+        reference.step(inputs, labels)
+    _, difference = compare(learner, reference)
+    assert difference > 1e-3
 
 
 @pytest.mark.parametrize(
     ("kind", "sizes"), [("plain", [12]), ("own", [7, 12]), ("batchnorm", [7, 12])]
 )
-def test_replay_goes_alone_first_where_samples_may_influence_one_another(
+def test_replay_is_processed_separately_and_first_if_samples_may_interact(
     kind: str, sizes: list[int]
 ) -> None:
     learner = CLSER(network(kind), **SETTINGS)
@@ -363,45 +364,70 @@ def constant(network: nn.Module, bias: list[float]) -> None:
         network.bias.copy_(torch.tensor(bias))
 
 
-def choice(plastic: list[float], stable: list[float], label: int) -> list[float]:
+def chosen(plastic: list[float], stable: list[float], label: int) -> list[float]:
+    """Return the replay logits when the memories have constant outputs."""
     learner = CLSER(nn.Linear(3, len(plastic)), buffer_size=4)
     constant(learner.plastic.network, plastic)
     constant(learner.stable.network, stable)
-    found: list[float] = learner.replay_logits(torch.rand(1, 3), torch.tensor([label]))[0].tolist()
-    return found
+    logits, source = learner.replay_logits(torch.rand(1, 3), torch.tensor([label]))
+    assert source is not None
+    assert logits[0].tolist() == (plastic if source else stable)
+    return logits[0].tolist()
 
 
-def test_the_memory_that_knows_the_class_better_provides_the_logits() -> None:
-    assert choice([3.0, 0.0], [2.0, 0.0], label=0) == [3.0, 0.0]
-    assert choice([3.0, 0.0], [2.0, 0.0], label=1) == [2.0, 0.0]
-    # Higher logits are not more probable ones.
-    assert choice([9.0, 9.0], [1.0, 0.0], label=0) == [1.0, 0.0]
+def test_memory_with_higher_probability_of_the_class_provides_the_logits() -> None:
+    assert chosen([3.0, 0.0], [2.0, 0.0], label=0) == [3.0, 0.0]
+    assert chosen([3.0, 0.0], [2.0, 0.0], label=1) == [2.0, 0.0]
+    # Higher logits do not imply a higher probability.
+    assert chosen([9.0, 9.0], [1.0, 0.0], label=0) == [1.0, 0.0]
 
 
 def test_ties_go_to_the_stable_memory() -> None:
-    assert choice([8.0, 8.0], [0.0, 0.0], label=0) == [0.0, 0.0]
-    assert choice([0.0, 0.0], [8.0, 8.0], label=1) == [8.0, 8.0]
+    assert chosen([8.0, 8.0], [0.0, 0.0], label=0) == [0.0, 0.0]
+    assert chosen([0.0, 0.0], [8.0, 8.0], label=1) == [8.0, 8.0]
 
 
 @pytest.mark.parametrize(("plastic", "stable"), [([30.0, 0.0], [20.0, 0.0]), ([99, 1], [40, 1])])
-def test_the_choice_does_not_saturate(plastic: list[float], stable: list[float]) -> None:
-    # Both probabilities are 1 in float32; the plastic memory is still the surer one.
-    assert choice(plastic, stable, label=0) == plastic
-    assert choice(stable, plastic, label=0) == plastic
+def test_choice_does_not_saturate(plastic: list[float], stable: list[float]) -> None:
+    # Both probabilities are 1 in float32, but the plastic memory has the larger margin.
+    assert chosen(plastic, stable, label=0) == plastic
+    assert chosen(stable, plastic, label=0) == plastic
 
 
-def test_the_stable_memory_answers() -> None:
+def test_stable_memory_predicts() -> None:
     learner = CLSER(nn.Linear(3, 2), buffer_size=4)
     constant(learner.stable.network, [0.0, 1.0])
     constant(learner.plastic.network, [1.0, 0.0])
     constant(learner.network, [1.0, 0.0])
     assert list(learner.predictors()) == ["stable", "plastic", "working"]
     assert learner.predict(torch.rand(2, 3)).tolist() == [1, 1]
-    asked = {name: ask(torch.rand(1, 3)).argmax() for name, ask in learner.predictors().items()}
-    assert asked == {"stable": 1, "plastic": 0, "working": 0}
+    found = {name: p(torch.rand(1, 3)).argmax() for name, p in learner.predictors().items()}
+    assert found == {"stable": 1, "plastic": 0, "working": 0}
 
 
-def test_memories_begin_as_copies_of_the_network() -> None:
+def test_memory_is_created_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    created = []
+    create = EpisodicMemory.__init__
+
+    def count(memory: EpisodicMemory, *args: Any, **rest: Any) -> None:
+        created.append(type(memory).__name__)
+        create(memory, *args, **rest)
+
+    monkeypatch.setattr(EpisodicMemory, "__init__", count)
+    CLSER(nn.Linear(3, 2), buffer_size=4)
+    assert created == ["AgeTrackingReservoir"]
+
+
+def test_replay_logits_record_no_diagnostics() -> None:
+    learner = CLSER(network("plain"), **SETTINGS)
+    for inputs, labels, _ in stream(5):
+        learner.observe(inputs, labels)
+    before = learner.totals(), learner.histograms()
+    learner.replay_logits(*stream(1)[0][:2])
+    assert (learner.totals(), learner.histograms()) == before
+
+
+def test_memories_start_as_copies_of_the_network() -> None:
     working = network("batchnorm")
     learner = CLSER(working, **SETTINGS)
     assert learner.network is working
@@ -430,6 +456,6 @@ def test_memories_begin_as_copies_of_the_network() -> None:
         ({"buffer_size": 0}, "buffer_size is 0"),
     ],
 )
-def test_settings_out_of_range_are_refused(arguments: dict[str, float], message: str) -> None:
+def test_invalid_arguments_are_rejected(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CLSER(nn.Linear(3, 2), **{"buffer_size": 4, **arguments})  # type: ignore[arg-type]

@@ -1,9 +1,8 @@
-"""GSS: gradients and scores by definition, chances by frequency, and a slow transcription."""
+"""GSS: scores by definition, replacement probabilities, and a reference implementation."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 import torch
@@ -11,10 +10,9 @@ from scipy.stats import chisquare
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perdure.learners import likeness
+from perdure.learners import gradient_similarity as similarity
 from perdure.learners.gss import GSS
-from perdure.learners.sgd import SGD
-from perdure.memory.gradients import GradientMemory
+from perdure.memory import GradientBuffer
 from perdure.networks import MLP, ResNet18
 from perdure.randomness import generator
 from perdure.records import Samples
@@ -23,7 +21,7 @@ CLASSES, SEED = 3, 7
 
 
 def conv_network() -> nn.Module:
-    """A small network with BatchNorm and dropout whose running statistics are not the initial."""
+    """A small network with BatchNorm and dropout after one training-mode pass."""
     torch.manual_seed(1)
     layers = (nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.ReLU(inplace=True), nn.Dropout(0.5))
     network = nn.Sequential(*layers, nn.Flatten(), nn.Linear(4 * 9, CLASSES)).double()
@@ -40,12 +38,12 @@ def stream(steps: int, batch: int = 6) -> Iterator[tuple[Tensor, Tensor]]:
     random = torch.Generator().manual_seed(2)
     for step in range(steps):
         inputs = torch.rand(batch, 1, 5, 5, dtype=torch.float64, generator=random)
-        # Labels drift, so that new batches pull elsewhere than the memory does.
+        # Labels drift, so that gradients of new batches differ from those of the memory.
         yield inputs, (torch.randint(2, (batch,), generator=random) + step // 5) % CLASSES
 
 
-def slow_gradient(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
-    """The flat gradient of the mean loss, by autograd, in evaluation mode."""
+def reference_gradient(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
+    """Compute the flat gradient of the mean loss by autograd, in evaluation mode."""
     network.eval()
     parameters = list(network.parameters())
     parts = torch.autograd.grad(F.cross_entropy(network(inputs), labels), parameters)
@@ -53,39 +51,40 @@ def slow_gradient(network: nn.Module, inputs: Tensor, labels: Tensor) -> Tensor:
     return torch.cat([part.flatten() for part in parts])
 
 
-def slow_gradients(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Tensor]:
+def reference_gradients(network: nn.Module, inputs: Tensor, labels: Tensor) -> list[Tensor]:
     return [
-        slow_gradient(network, inputs[i : i + 1], labels[i : i + 1]) for i in range(len(labels))
+        reference_gradient(network, inputs[i : i + 1], labels[i : i + 1])
+        for i in range(len(labels))
     ]
 
 
-def slow_score(candidate: Tensor, reference: list[Tensor]) -> float:
+def reference_score(candidate: Tensor, reference: list[Tensor]) -> float:
     return max(float(candidate @ g / (candidate.norm() * g.norm())) for g in reference) + 1
 
 
 @pytest.mark.parametrize(
     ("build", "compare"),
     [
-        (conv_network, likeness.of_any),
-        (mlp_network, likeness.of_any),
-        (mlp_network, likeness.of_linear_layers),
+        (conv_network, similarity.compare_gradients),
+        (mlp_network, similarity.compare_gradients),
+        (mlp_network, similarity.compare_linear_layers),
     ],
 )
 def test_scores_equal_a_loop_over_samples(
-    build: type[nn.Module], compare: Callable[[nn.Module, Samples, Samples], likeness.Scores]
+    build: type[nn.Module], compare: similarity.Compare
 ) -> None:
     network = build()
-    (x, y), (kept_x, kept_y) = stream(2, batch=20)  # more than are held at once
+    (x, y), (kept_x, kept_y) = stream(2, batch=20)  # more than one chunk
     before = {name: value.clone() for name, value in network.state_dict().items()}
     network.eval()
     scores = compare(network, Samples(x, y), Samples(kept_x, kept_y))
-    each = scores.each().tolist()
-    expected = slow_gradients(network, kept_x, kept_y)
+    each = scores.per_sample().tolist()
+    expected = reference_gradients(network, kept_x, kept_y)
     assert each == pytest.approx(
-        [slow_score(g, expected) for g in slow_gradients(network, x, y)], rel=1e-10
+        [reference_score(g, expected) for g in reference_gradients(network, x, y)], rel=1e-10
     )
     assert float(scores.batch) == pytest.approx(
-        slow_score(slow_gradient(network, x, y), expected), rel=1e-10
+        reference_score(reference_gradient(network, x, y), expected), rel=1e-10
     )
     for name, value in network.state_dict().items():
         assert torch.equal(value, before[name])
@@ -94,37 +93,37 @@ def test_scores_equal_a_loop_over_samples(
 def test_gradients_equal_a_loop_over_samples() -> None:
     network = conv_network().eval()
     ((x, y),) = stream(1, batch=20)
-    found, expected = likeness.gradients(network, x, y), slow_gradients(network, x, y)
+    found, expected = similarity.gradients(network, x, y), reference_gradients(network, x, y)
     torch.testing.assert_close(torch.cat(list(found.parts.values()), 1), torch.stack(expected))
-    torch.testing.assert_close(found.length, torch.stack([g.norm() for g in expected]))
+    torch.testing.assert_close(found.norm, torch.stack([g.norm() for g in expected]))
 
 
-def test_only_networks_of_plain_linear_layers_are_compared_without_their_gradients() -> None:
-    assert likeness.is_linear(MLP(4, 3))
-    assert not likeness.is_linear(ResNet18(3, width=4))
+def test_networks_of_linear_layers_are_recognised() -> None:
+    assert similarity.has_only_linear_layers(MLP(4, 3))
+    assert not similarity.has_only_linear_layers(ResNet18(3, width=4))
     shared = nn.Linear(4, 4)
-    assert not likeness.is_linear(nn.Sequential(shared, nn.ReLU(), shared))
-    assert not likeness.is_linear(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
+    assert not similarity.has_only_linear_layers(nn.Sequential(shared, nn.ReLU(), shared))
+    assert not similarity.has_only_linear_layers(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)))
     partly = MLP(4, 3)
     partly[1].requires_grad_(False)
-    assert not likeness.is_linear(partly)
+    assert not similarity.has_only_linear_layers(partly)
 
 
-def test_linear_layers_over_sequences_are_compared_by_their_gradients() -> None:
+def test_linear_layers_over_sequences_use_gradients() -> None:
     network = nn.Sequential(nn.Linear(4, 6), nn.Flatten(), nn.Linear(18, 3))
     batch, reference = (Samples(torch.rand(5, 3, 4), torch.arange(5) % 3) for _ in range(2))
-    found = likeness.of_linear_layers(network, batch, reference)
-    expected = likeness.of_any(network, batch, reference)
-    torch.testing.assert_close(found.each(), expected.each())
+    found = similarity.compare_linear_layers(network, batch, reference)
+    expected = similarity.compare_gradients(network, batch, reference)
+    torch.testing.assert_close(found.per_sample(), expected.per_sample())
 
 
-def test_a_gradient_that_vanishes_is_like_no_other() -> None:
-    nothing = likeness.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
-    some = likeness.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
-    assert float(likeness.score(nothing, some)) == 1
+def test_zero_gradient_has_cosine_zero() -> None:
+    nothing = similarity.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
+    some = similarity.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
+    assert float(similarity.score(nothing, some)) == 1
 
 
-def test_a_residual_network_can_be_scored() -> None:
+def test_residual_network_can_be_scored() -> None:
     torch.manual_seed(0)
     learner = GSS(ResNet18(CLASSES, channels=1, width=4), buffer_size=8, seed=SEED)
     for inputs, labels in stream(4):
@@ -132,7 +131,7 @@ def test_a_residual_network_can_be_scored() -> None:
     assert learner.memory.scores[:8].isfinite().all()
 
 
-def test_scores_are_of_full_precision_under_autocast() -> None:
+def test_scores_have_full_precision_under_autocast() -> None:
     scores = []
     for mixed in (False, True):
         torch.manual_seed(0)
@@ -144,7 +143,7 @@ def test_scores_are_of_full_precision_under_autocast() -> None:
     assert torch.equal(*scores)
 
 
-def test_frozen_and_shared_parameters() -> None:
+def test_frozen_and_shared_parameters_are_supported() -> None:
     torch.manual_seed(0)
     shared = nn.Linear(25, 25)
     network = nn.Sequential(nn.Flatten(), shared, nn.ReLU(), shared, nn.Linear(25, CLASSES))
@@ -155,14 +154,14 @@ def test_frozen_and_shared_parameters() -> None:
     assert learner.memory.filled == 8
 
 
-def full_memory(scores: list[float], seed: int = 0) -> GradientMemory:
-    memory = GradientMemory(len(scores), seed=seed)
+def full_memory(scores: list[float], seed: int = 0) -> GradientBuffer:
+    memory = GradientBuffer(len(scores), seed=seed)
     rows = Samples(torch.zeros(len(scores), 1), torch.arange(len(scores)))
     memory.add(rows, torch.tensor(scores), torch.tensor(False))
     return memory
 
 
-def test_victims_and_replacements_have_the_stated_chances() -> None:
+def test_replacement_probabilities() -> None:
     stored, candidate, trials = [0.1, 0.4, 0.9, 1.6, 0.0], 0.7, 20_000
     memory = full_memory(stored)
     newcomer = Samples(torch.ones(1, 1), torch.tensor([9]))
@@ -179,13 +178,13 @@ def test_victims_and_replacements_have_the_stated_chances() -> None:
             memory.scores[row] = stored[row]
             contents.labels[row] = row
     chances = [s / sum(stored) * (s / (s + candidate)) for s in stored]
-    assert counts[4] == 0  # a score of 0 is never a victim
+    assert counts[4] == 0  # samples with score 0 are never replaced
     expected = [*chances[:4], 1 - sum(chances)]
     observed = [*counts[:4], counts[5]]
     assert chisquare(observed, [trials * p for p in expected]).pvalue > 1e-3
 
 
-def test_a_batch_competes_as_its_samples_would() -> None:
+def test_replacement_probabilities_of_a_batch() -> None:
     stored, trials = [0.2, 0.8, 1.5], 4_000
     memory = full_memory(stored)
     newcomers = Samples(torch.ones(5, 1), torch.arange(10, 15))
@@ -201,7 +200,7 @@ def test_a_batch_competes_as_its_samples_would() -> None:
         memory.scores[:3] = torch.tensor(stored)
         contents.labels.copy_(torch.arange(3))
     for row, s in enumerate(stored):
-        # The last winner has the row: those after it must not have won it.
+        # The last winner keeps the row, so no later sample may have won it.
         wins = [s / sum(stored) * (s / (s + float(c))) for c in candidates]
         after = [1.0] * 6
         for i in reversed(range(5)):
@@ -211,8 +210,8 @@ def test_a_batch_competes_as_its_samples_would() -> None:
         assert chisquare(counts[row].tolist(), expected).pvalue > 1e-3
 
 
-def test_a_batch_that_is_not_considered_takes_free_rows_only() -> None:
-    memory = GradientMemory(4)
+def test_samples_that_may_not_replace_fill_free_rows_only() -> None:
+    memory = GradientBuffer(4)
     inputs = torch.arange(6.0)[:, None]
     memory.add(Samples(inputs, torch.arange(6)), torch.linspace(0.5, 1, 6), torch.tensor(False))
     contents = memory.contents()
@@ -225,9 +224,9 @@ def test_a_batch_that_is_not_considered_takes_free_rows_only() -> None:
 
 @pytest.mark.parametrize("inner_steps", [1, 3])
 @pytest.mark.parametrize("buffer_size", [20, 4])
-def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, buffer_size: int) -> None:
+def test_60_steps_match_reference_implementation(inner_steps: int, buffer_size: int) -> None:
     lr, memory_batch, gss_batch = 0.2, 4, 5
-    slow = mlp_network()
+    reference = mlp_network()
     learner = GSS(
         mlp_network(),
         buffer_size=buffer_size,
@@ -237,29 +236,33 @@ def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, buffer_size:
         lr=lr,
         seed=SEED,
     )
-    picks, chances = generator(SEED, "replay"), generator(SEED, "gradient selection")
-    memory: list[tuple[Tensor, Tensor, float]] = []  # image, label, score
+    selection, insertion = generator(SEED, "replay"), generator(SEED, "gradient selection")
+    memory: list[tuple[Tensor, Tensor, float]] = []  # input, label, score
     opened = 0
 
     def drawn(count: int) -> list[tuple[Tensor, Tensor, float]]:
-        rows = torch.randperm(len(memory), generator=picks) if memory else torch.arange(0)
+        rows = torch.randperm(len(memory), generator=selection) if memory else torch.arange(0)
         return [memory[i] for i in rows[:count].tolist()]
 
     for inputs, labels in stream(60):
         learner.observe(inputs, labels)
         for _ in range(inner_steps):
             past = drawn(memory_batch)
-            x = torch.stack([*inputs, *(image for image, _, _ in past)])
+            x = torch.stack([*inputs, *(x for x, _, _ in past)])
             y = torch.stack([*labels, *(label for _, label, _ in past)])
-            slopes = torch.autograd.grad(F.cross_entropy(slow(x), y), list(slow.parameters()))
+            slopes = torch.autograd.grad(
+                F.cross_entropy(reference(x), y), list(reference.parameters())
+            )
             with torch.no_grad():
-                for parameter, slope in zip(slow.parameters(), slopes, strict=True):
+                for parameter, slope in zip(reference.parameters(), slopes, strict=True):
                     parameter.sub_(lr * slope)
         past = drawn(gss_batch)
         if past:
-            given = [slow_gradient(slow, x[None], y[None]) for x, y, _ in past]
-            scores = [slow_score(g, given) for g in slow_gradients(slow, inputs, labels)]
-            considered = slow_score(slow_gradient(slow, inputs, labels), given) < 1
+            given = [reference_gradient(reference, x[None], y[None]) for x, y, _ in past]
+            scores = [
+                reference_score(g, given) for g in reference_gradients(reference, inputs, labels)
+            ]
+            considered = reference_score(reference_gradient(reference, inputs, labels), given) < 1
             opened += considered
         else:
             scores, considered = [0.1] * len(labels), True
@@ -269,16 +272,16 @@ def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, buffer_size:
         memory += newcomers[:free]
         if free >= len(newcomers) or (full and not considered):
             continue
-        victims, coins = torch.rand(2, 6, dtype=torch.float64, generator=chances).tolist()
+        choices, acceptances = torch.rand(2, 6, dtype=torch.float64, generator=insertion).tolist()
         stored = [s for _, _, s in memory]
         for i in range(free, len(newcomers)):
             reach, row = stored[0], 0
-            while reach <= victims[i] * sum(stored):
+            while reach <= choices[i] * sum(stored):
                 row += 1
                 reach += stored[row]
-            if considered and coins[i] < stored[row] / (stored[row] + scores[i]):
+            if considered and acceptances[i] < stored[row] / (stored[row] + scores[i]):
                 memory[row] = newcomers[i]
-    for own, expected in zip(learner.network.parameters(), slow.parameters(), strict=True):
+    for own, expected in zip(learner.network.parameters(), reference.parameters(), strict=True):
         torch.testing.assert_close(own, expected, rtol=1e-8, atol=1e-10)
     contents = learner.memory.contents()
     assert contents is not None
@@ -286,11 +289,11 @@ def test_sixty_steps_equal_the_slow_transcription(inner_steps: int, buffer_size:
     assert contents.labels.tolist() == [int(y) for _, y, _ in memory]
     assert learner.memory.scores[:buffer_size].tolist() == pytest.approx([s for _, _, s in memory])
     assert int(learner.steps) == 60
-    assert int(learner.totals["considered"]) == opened
+    assert learner.totals()["considered"] == opened
     assert 3 < opened < 57  # both branches were taken
 
 
-def test_scoring_leaves_modes_and_statistics_alone() -> None:
+def test_scoring_changes_neither_modes_nor_statistics() -> None:
     network = conv_network()
     learner = GSS(network, buffer_size=5, seed=SEED)
     network.get_submodule("3").eval()  # a user may keep a layer in evaluation mode
@@ -305,33 +308,7 @@ def test_scoring_leaves_modes_and_statistics_alone() -> None:
         assert torch.equal(value, before[name])
 
 
-@pytest.mark.parametrize("build", [conv_network, mlp_network])
-@pytest.mark.parametrize("half", [2, 9])
-def test_resuming_in_the_middle_changes_nothing(
-    build: type[nn.Module], half: int, tmp_path: Path
-) -> None:
-    def fresh() -> GSS:
-        return GSS(build(), buffer_size=15, memory_batch=4, gss_batch=3, seed=SEED)
-
-    straight, first, second = fresh(), fresh(), fresh()
-    batches = list(stream(20))
-    for inputs, labels in batches:
-        straight.observe(inputs, labels)
-    for inputs, labels in batches[:half]:
-        first.observe(inputs, labels)
-    first.save(tmp_path / "first")
-    second.load(tmp_path / "first")
-    for inputs, labels in batches[half:]:
-        second.observe(inputs, labels)
-    straight.save(tmp_path / "straight")
-    second.save(tmp_path / "second")
-    assert (tmp_path / "straight").read_bytes() == (tmp_path / "second").read_bytes()
-    other = GSS(build(), buffer_size=16)
-    with pytest.raises(ValueError, match="buffer_size 15"):
-        other.load(tmp_path / "first")
-
-
-def test_bytes_are_stored_as_bytes_and_never_more_than_the_buffer() -> None:
+def test_memory_stores_bytes_and_is_bounded() -> None:
     learner = GSS(MLP(25, CLASSES), buffer_size=4, memory_batch=4)
     for step in range(6):
         inputs = torch.full((6, 1, 5, 5), 40 * step, dtype=torch.uint8)
@@ -344,30 +321,8 @@ def test_bytes_are_stored_as_bytes_and_never_more_than_the_buffer() -> None:
         assert len(contents.labels) == 4
 
 
-def test_it_remembers_what_sgd_forgets() -> None:
-    random = torch.Generator().manual_seed(0)
-    centres = torch.rand(4, 8, generator=random)  # all in one corner, as images are
-
-    def batch(task: int, n: int) -> tuple[Tensor, Tensor]:
-        y = 2 * task + torch.randint(2, (n,), generator=random)
-        return centres[y] + 0.1 * torch.randn(n, 8, generator=random), y
-
-    torch.manual_seed(0)
-    forgetful = SGD(MLP(8, 4, hidden=32), lr=0.1)
-    torch.manual_seed(0)
-    learner = GSS(MLP(8, 4, hidden=32), buffer_size=50, gss_batch=10, lr=0.1)
-    for task in range(2):
-        for _ in range(200):
-            inputs, labels = batch(task, 10)
-            forgetful.observe(inputs, labels)
-            learner.observe(inputs, labels)
-    inputs, labels = batch(0, 200)
-    assert (forgetful.predict(inputs) == labels).double().mean() < 0.1
-    assert (learner.predict(inputs) == labels).double().mean() > 0.8
-
-
 @pytest.mark.parametrize("name", ["memory_batch", "gss_batch", "inner_steps"])
-def test_a_count_below_one_is_refused(name: str) -> None:
+def test_invalid_counts_are_rejected(name: str) -> None:
     counts = {"memory_batch": 1, "gss_batch": 1, "inner_steps": 1, name: 0}
     with pytest.raises(ValueError, match=f"{name} is 0"):
-        GSS(nn.Linear(2, 2), buffer_size=5, **counts)
+        GSS(nn.Linear(2, 2), buffer_size=5, **counts)  # type: ignore[arg-type]

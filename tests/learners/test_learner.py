@@ -1,7 +1,8 @@
-"""What every learner inherits: construction, input, preparation, counters, state and files."""
+"""Behaviour that all learners inherit: arguments, input, preparation, metrics, state and files."""
 
 from __future__ import annotations
 
+import inspect
 import math
 import tempfile
 from functools import cache
@@ -14,13 +15,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from perdure import learners
 from perdure.learners import ER, SGD, Learner, Predictor
 from perdure.learners.learner import unit_range
+from perdure.networks import MLP
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.state import write_file
 
-IMAGES, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
+INPUTS, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
 
 
 def linear() -> nn.Linear:
@@ -32,116 +35,156 @@ def linear() -> nn.Linear:
 # -- construction ---------------------------------------------------------------------------
 
 
-def test_a_network_without_parameters_is_refused() -> None:
+def test_network_without_parameters_is_rejected() -> None:
     with pytest.raises(ValueError, match="no parameters"):
         SGD(nn.Flatten())
 
 
 @pytest.mark.parametrize("lr", [0, -1.0, math.inf, math.nan, "0.1", None])
-def test_a_learning_rate_must_be_a_number_above_zero(lr: Any) -> None:
+def test_learning_rate_must_be_positive(lr: Any) -> None:
     with pytest.raises(ValueError, match="lr is"):
         SGD(linear(), lr=lr)
 
 
-def test_an_optimizer_keeps_its_own_learning_rate() -> None:
+def test_given_optimizer_keeps_its_learning_rate() -> None:
     network = linear()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.7)
     assert SGD(network, optimizer=optimizer).optimizer is optimizer
     assert optimizer.param_groups[0]["lr"] == 0.7
 
 
-def test_an_optimizer_over_a_part_of_the_network_leaves_the_rest() -> None:
+def test_optimizer_may_train_a_part_of_the_network() -> None:
     first, second = nn.Linear(4, 5), nn.Linear(5, 3)
     before = [layer.weight.detach().clone() for layer in (first, second)]
     optimizer = torch.optim.SGD(second.parameters(), lr=0.5)
-    SGD(nn.Sequential(first, second), optimizer=optimizer).observe(IMAGES, LABELS)
+    SGD(nn.Sequential(first, second), optimizer=optimizer).observe(INPUTS, LABELS)
     assert first.weight.equal(before[0])
     assert not second.weight.equal(before[1])
 
 
-def test_the_network_is_trained_in_place_and_in_training_mode() -> None:
+def test_network_is_trained_in_place_and_in_training_mode() -> None:
     network = linear().eval()
     before = network.weight.detach().clone()
     learner = SGD(network)
     assert learner.network is network
     assert network.training
-    learner.observe(IMAGES, LABELS)
+    learner.observe(INPUTS, LABELS)
     assert not network.weight.equal(before)
+
+
+METHODS = [
+    cls
+    for cls in vars(learners).values()
+    if inspect.isclass(cls) and issubclass(cls, Learner) and cls is not Learner
+]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_signatures_are_complete_and_documented(method: type[Learner]) -> None:
+    parameters = inspect.signature(method).parameters
+    assert all(p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY) for p in parameters.values())
+    assert parameters.keys() >= {"network", "lr", "optimizer", "augment", "normalise", "seed"}
+    for name in parameters:
+        assert f"\n        {name}: " in str(method.__doc__), name
+
+
+# -- optimizer ------------------------------------------------------------------------------
+
+
+def test_learning_rate_schedule_on_the_default_optimizer() -> None:
+    scheduled, manual = SGD(linear(), lr=0.4), SGD(linear(), lr=0.4)
+    scheduler = torch.optim.lr_scheduler.StepLR(scheduled.optimizer, step_size=2, gamma=0.5)
+    for step in range(6):
+        scheduled.observe(INPUTS, LABELS)
+        scheduler.step()  # a warning about the order of calls would be an error here
+        manual.optimizer.param_groups[0]["lr"] = 0.4 * 0.5 ** (step // 2)
+        manual.observe(INPUTS, LABELS)
+    assert scheduled.optimizer.param_groups[0]["lr"] == 0.05
+    assert same(scheduled.network.state_dict(), manual.network.state_dict())
+
+
+def test_fast_path_of_plain_sgd_equals_the_optimizer_bit_for_bit() -> None:
+    fast, ordinary = SGD(linear(), lr=0.3), SGD(linear(), lr=0.3)
+    calls: list[object] = []
+    ordinary.optimizer.register_step_post_hook(lambda optimizer, *_: calls.append(optimizer))
+    for _ in range(5):
+        fast.observe(INPUTS, LABELS)
+        ordinary.observe(INPUTS, LABELS)
+    assert calls == [ordinary.optimizer] * 5
+    assert same(fast.network.state_dict(), ordinary.network.state_dict())
 
 
 # -- input ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.int16, torch.int32, torch.int64])
-def test_labels_of_any_integer_dtype_are_the_same_labels(dtype: torch.dtype) -> None:
+def test_labels_may_have_any_integer_dtype(dtype: torch.dtype) -> None:
     one, other = SGD(linear()), SGD(linear())
-    one.observe(IMAGES, LABELS)
-    other.observe(IMAGES, LABELS.to(dtype))
+    one.observe(INPUTS, LABELS)
+    other.observe(INPUTS, LABELS.to(dtype))
     assert one.network.state_dict()["weight"].equal(other.network.state_dict()["weight"])
 
 
-def test_images_need_not_be_contiguous() -> None:
+def test_inputs_need_not_be_contiguous() -> None:
     one, other = SGD(linear()), SGD(linear())
-    one.observe(IMAGES, LABELS)
-    other.observe(IMAGES.T.contiguous().T, LABELS.repeat_interleave(2)[::2])
+    one.observe(INPUTS, LABELS)
+    other.observe(INPUTS.T.contiguous().T, LABELS.repeat_interleave(2)[::2])
     assert one.network.state_dict()["weight"].equal(other.network.state_dict()["weight"])
 
 
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        (IMAGES, LABELS + 1, r"labels range from 1 to 3; the network has 3 outputs.*0 to 2"),
-        (IMAGES, LABELS - 1, "labels range from -1 to 1"),
-        (IMAGES, LABELS[:4], "6 images came with 4 labels"),
-        (IMAGES, LABELS.float(), "dtype torch.float32; expected integers"),
-        (IMAGES, LABELS[:, None], r"a tensor of shape \(6, 1\); expected a tensor of rank 1"),
-        (IMAGES, [0, 1], "labels are of type list"),
-        (IMAGES[0], LABELS[:4], r"images are a tensor of shape \(4,\)"),
-        (IMAGES.long(), LABELS, "dtype torch.int64; expected uint8 or floats"),
-        (IMAGES[:0], LABELS[:0], "the batch is empty"),
-        (IMAGES / 0, LABELS, "infinite or not a number"),
-        (IMAGES[:, :3], LABELS, r"does not take images of shape \(3,\)"),
-        (IMAGES.double(), LABELS, r"does not take images of shape \(4,\) and dtype torch.float64"),
+        (INPUTS, LABELS + 1, r"labels range from 1 to 3; the network has 3 outputs.*0 to 2"),
+        (INPUTS, LABELS - 1, "labels range from -1 to 1"),
+        (INPUTS, LABELS[:4], "6 inputs but 4 labels"),
+        (INPUTS, LABELS.float(), "dtype torch.float32; expected integers"),
+        (INPUTS, LABELS[:, None], r"a tensor of shape \(6, 1\); expected a tensor of rank 1"),
+        (INPUTS, [0, 1], "labels are of type list"),
+        (INPUTS[0], LABELS[:4], r"inputs are a tensor of shape \(4,\)"),
+        (INPUTS.long(), LABELS, "dtype torch.int64; expected uint8 or floats"),
+        (INPUTS[:0], LABELS[:0], "the batch is empty"),
+        (INPUTS / 0, LABELS, "infinite or NaN"),
+        (INPUTS[:, :3], LABELS, r"does not accept inputs of shape \(3,\)"),
+        (INPUTS.double(), LABELS, r"shape \(4,\) and dtype torch.float64"),
     ],
 )
-def test_a_refusal_says_what_came_and_what_was_expected(
-    inputs: Any, labels: Any, message: str
-) -> None:
+def test_error_states_what_was_given_and_expected(inputs: Any, labels: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SGD(linear()).observe(inputs, labels)
 
 
-def test_a_refusal_names_what_came_before() -> None:
+def test_error_states_shape_and_dtype_of_earlier_inputs() -> None:
     learner = SGD(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
-    learner.observe(IMAGES, LABELS)
-    with pytest.raises(ValueError, match=r"shape \(2, 2\); those before had \(4,\)"):
-        learner.observe(IMAGES.view(6, 2, 2), LABELS)
-    with pytest.raises(ValueError, match=r"dtype torch\.uint8; those before torch\.float32"):
-        learner.observe(IMAGES.byte(), LABELS)
-    with pytest.raises(ValueError, match=r"shape \(2, 2\); those before had \(4,\)"):
-        learner.predict(IMAGES.view(6, 2, 2))
+    learner.observe(INPUTS, LABELS)
+    with pytest.raises(ValueError, match=r"shape \(2, 2\); earlier inputs had \(4,\)"):
+        learner.observe(INPUTS.view(6, 2, 2), LABELS)
+    with pytest.raises(ValueError, match=r"torch\.uint8; earlier inputs had torch\.float32"):
+        learner.observe(INPUTS.byte(), LABELS)
+    with pytest.raises(ValueError, match=r"shape \(2, 2\); earlier inputs had \(4,\)"):
+        learner.predict(INPUTS.view(6, 2, 2))
 
 
-def test_a_refused_first_batch_leaves_no_expectation_behind() -> None:
+def test_rejected_first_batch_does_not_fix_the_input_shape() -> None:
     learner = SGD(nn.Sequential(nn.Flatten(), nn.Linear(4, 3)))
     with pytest.raises(ValueError, match="labels range"):
-        learner.observe(IMAGES.view(6, 2, 2), LABELS + 1)
-    learner.observe(IMAGES, LABELS)
+        learner.observe(INPUTS.view(6, 2, 2), LABELS + 1)
+    learner.observe(INPUTS, LABELS)
 
 
-def test_predicting_images_that_the_network_does_not_take_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"does not take images of shape \(3,\)"):
-        SGD(linear()).predict(IMAGES[:, :3])
+def test_predict_rejects_inputs_that_do_not_fit_the_network() -> None:
+    with pytest.raises(ValueError, match=r"does not accept inputs of shape \(3,\)"):
+        SGD(linear()).predict(INPUTS[:, :3])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_values_are_not_read_where_checks_are_off(value: float) -> None:
-    inputs = IMAGES.clone()
+def test_values_are_not_checked_if_checks_are_off(value: float) -> None:
+    inputs = INPUTS.clone()
     inputs[0, 0] = value
     learner = SGD(linear())
     learner.observe(inputs, LABELS, check=False)
-    assert learner.not_finite == 1
-    with pytest.raises(ValueError, match="6 images came with 5 labels"):
+    assert learner.nonfinite_step == 1
+    with pytest.raises(ValueError, match="6 inputs but 5 labels"):
         learner.observe(inputs, LABELS[:5], check=False)
 
 
@@ -150,20 +193,20 @@ def test_values_are_not_read_where_checks_are_off(value: float) -> None:
     [nn.Identity(), nn.Unflatten(1, (2, 2)), nn.AdaptiveAvgPool1d(1), nn.Flatten(0)],
     ids=["logits", "rank 3", "one output", "rank 1"],
 )
-def test_a_network_must_give_logits_per_image(module: nn.Module) -> None:
+def test_network_must_return_logits_per_sample(module: nn.Module) -> None:
     learner = SGD(nn.Sequential(nn.Linear(4, 4), module))
     if isinstance(module, nn.Identity):
-        learner.observe(IMAGES, LABELS)
+        learner.observe(INPUTS, LABELS)
     else:
         with pytest.raises(ValueError, match=r"expected logits|labels range"):
-            learner.observe(IMAGES, LABELS)
+            learner.observe(INPUTS, LABELS)
 
 
 # -- preparation ----------------------------------------------------------------------------
 
 
 class Watched(nn.Linear):
-    """Remembers what it was shown."""
+    """Records its last input."""
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training:
@@ -171,13 +214,13 @@ class Watched(nn.Linear):
         return super().forward(x)
 
 
-def test_bytes_become_floats_from_0_to_1_and_floats_stay() -> None:
+def test_default_normalisation_scales_bytes_and_keeps_floats() -> None:
     every = torch.arange(256, dtype=torch.uint8)
     assert unit_range(every).equal(every / 255)
-    assert unit_range(IMAGES) is IMAGES
+    assert unit_range(INPUTS) is INPUTS
 
 
-def test_augmentation_draws_from_the_learners_generator_then_comes_normalisation() -> None:
+def test_augmentation_uses_the_learners_generator_and_precedes_normalisation() -> None:
     network = Watched(4, 3)
     learner = SGD(
         network,
@@ -187,11 +230,11 @@ def test_augmentation_draws_from_the_learners_generator_then_comes_normalisation
     )
     draws = generator(4, "augmentation")
     for _ in range(3):
-        learner.observe(IMAGES, LABELS)
-        assert network.shown.equal(2 * (IMAGES + torch.rand(6, 4, generator=draws)))
+        learner.observe(INPUTS, LABELS)
+        assert network.shown.equal(2 * (INPUTS + torch.rand(6, 4, generator=draws)))
 
 
-def test_stream_and_replay_are_prepared_alike() -> None:
+def test_stream_and_replay_are_prepared_in_the_same_way() -> None:
     network = Watched(4, 3)
     learner = ER(
         network,
@@ -199,41 +242,41 @@ def test_stream_and_replay_are_prepared_alike() -> None:
         augment=lambda inputs, _: inputs + 1,
         normalise=lambda inputs: 2 * inputs,
     )
-    learner.observe(IMAGES, LABELS)
-    learner.observe(IMAGES, LABELS)
-    assert network.shown[:6].equal(2 * (IMAGES + 1))
-    assert network.shown[6:].sort(0).values.equal(2 * (IMAGES + 1).sort(0).values)
+    learner.observe(INPUTS, LABELS)
+    learner.observe(INPUTS, LABELS)
+    assert network.shown[:6].equal(2 * (INPUTS + 1))
+    assert network.shown[6:].sort(0).values.equal(2 * (INPUTS + 1).sort(0).values)
 
 
-def test_answers_are_normalised_but_not_augmented() -> None:
+def test_predictions_are_normalised_but_not_augmented() -> None:
     network = linear()
     learner = SGD(network, augment=lambda inputs, _: inputs * 0, normalise=lambda x: 3 * x)
     with torch.no_grad():
-        expected = network(3 * IMAGES)
-    assert learner.predictors()["working"](IMAGES).equal(expected)
-    assert learner.predict(IMAGES).equal(expected.argmax(1))
+        expected = network(3 * INPUTS)
+    assert learner.predictors()["working"](INPUTS).equal(expected)
+    assert learner.predict(INPUTS).equal(expected.argmax(1))
 
 
-def test_predicting_leaves_each_layer_in_the_mode_it_was_in() -> None:
+def test_predicting_restores_the_mode_of_each_layer() -> None:
     network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Dropout(), nn.Linear(5, 3))
     learner = SGD(network)
     network[1].eval()  # a user freezes the statistics of one layer
     modes = [module.training for module in network.modules()]
-    learner.predict(IMAGES)
+    learner.predict(INPUTS)
     assert [module.training for module in network.modules()] == modes
 
 
-def test_a_predictor_restores_the_modes_after_an_error() -> None:
+def test_predictor_restores_modes_after_an_error() -> None:
     network = nn.Sequential(linear(), nn.Dropout())
     with pytest.raises(RuntimeError):
-        Predictor(network, unit_range)(IMAGES[:, :2])
+        Predictor(network, unit_range)(INPUTS[:, :2])
     assert all(module.training for module in network.modules())
 
 
 # -- randomness -----------------------------------------------------------------------------
 
 
-def test_dropout_draws_from_the_learners_seed() -> None:
+def test_dropout_depends_on_the_learners_seed_only() -> None:
     def masks(seed: int) -> Tensor:
         dropout = nn.Dropout()
         learner = SGD(nn.Sequential(linear(), dropout), seed=seed)
@@ -242,8 +285,8 @@ def test_dropout_draws_from_the_learners_seed() -> None:
             lambda module, _, out: drawn.append(out == 0) if module.training else None
         )
         for _ in range(3):
-            torch.rand(7)  # someone else uses the global generator
-            learner.observe(IMAGES, LABELS)
+            torch.rand(7)  # other code uses the global generator
+            learner.observe(INPUTS, LABELS)
         return torch.stack(drawn)
 
     assert masks(0).equal(masks(0))
@@ -251,7 +294,7 @@ def test_dropout_draws_from_the_learners_seed() -> None:
     assert not masks(0)[0].equal(masks(0)[1])
 
 
-def test_the_global_state_comes_back_after_an_error() -> None:
+def test_global_state_is_restored_after_an_error() -> None:
     learner = SGD(linear())
     before = torch.get_rng_state()
 
@@ -265,63 +308,85 @@ def test_the_global_state_comes_back_after_an_error() -> None:
     assert torch.get_rng_state().equal(before)
 
 
-# -- counters -------------------------------------------------------------------------------
+# -- metrics --------------------------------------------------------------------------------
 
 
-def test_totals_add_up_the_losses() -> None:
+def test_totals_are_sums_over_all_steps() -> None:
     learner = SGD(linear())
     expected = 0.0
     for _ in range(5):
         with torch.no_grad():
-            expected += float(nn.functional.cross_entropy(learner.network(IMAGES), LABELS))
-        learner.observe(IMAGES, LABELS)
-    assert float(learner.totals["loss"]) == pytest.approx(expected, rel=1e-6)
-    assert learner.totals["loss"].dtype == torch.float64
+            expected += float(nn.functional.cross_entropy(learner.network(INPUTS), LABELS))
+        learner.observe(INPUTS, LABELS)
+    assert learner.totals()["loss"] == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_first_step_whose_loss_is_not_finite_is_remembered() -> None:
-    network = linear()
-    learner = SGD(network)
-    learner.observe(IMAGES, LABELS)
-    assert learner.not_finite == 0
-    with torch.no_grad():
-        network.weight.fill_(math.inf)
-    for _ in range(3):
-        learner.observe(IMAGES, LABELS)
-    assert learner.not_finite == 2
+def test_metrics_are_means_over_the_steps_since_the_last_call() -> None:
+    learner = SGD(linear())
+    assert learner.metrics() == {}
+    losses = []
+    for _ in range(5):
+        with torch.no_grad():
+            losses.append(float(nn.functional.cross_entropy(learner.network(INPUTS), LABELS)))
+        learner.observe(INPUTS, LABELS)
+        if len(losses) == 2:
+            assert learner.metrics() == pytest.approx({"loss": sum(losses) / 2})
+    assert learner.metrics() == pytest.approx({"loss": sum(losses[2:]) / 3})
+    assert learner.metrics() == {}
+    assert learner.totals() == pytest.approx({"loss": sum(losses)})
 
 
-def test_the_end_of_a_task_means_nothing_to_most() -> None:
+def test_resumed_learner_reports_the_same_metrics(tmp_path: Path) -> None:
+    one, other = SGD(linear()), SGD(nn.Linear(4, 3))
+    one.observe(INPUTS, LABELS)
+    one.metrics()
+    one.observe(INPUTS, LABELS)
+    one.save(tmp_path / "learner")
+    other.load(tmp_path / "learner")
+    for learner in (one, other):
+        learner.observe(INPUTS, LABELS)
+    assert one.metrics() == other.metrics() != {}
+
+
+def test_repr_shows_method_network_memory_and_steps() -> None:
+    learner = ER(linear(), buffer_size=8)
+    learner.observe(INPUTS, LABELS)
+    expected = "ER(network=15 parameters, memory=Reservoir(6 of 8 samples), steps=1)"
+    assert repr(learner) == expected
+    assert repr(SGD(MLP(784, 10))) == "SGD(network=89,610 parameters, steps=0)"
+
+
+def test_end_task_does_nothing_by_default() -> None:
     learner = SGD(linear())
     before = learner.network.state_dict()["weight"].clone()
-    learner.end_task(Samples(IMAGES, LABELS))
+    learner.end_task(Samples(INPUTS, LABELS))
     assert learner.network.state_dict()["weight"].equal(before)
     assert not learner.needs_boundaries
 
 
-def test_tensors_that_change_stay_where_they_are() -> None:
+def test_tensors_keep_their_addresses() -> None:
     learner = ER(linear(), buffer_size=4)
-    learner.observe(IMAGES, LABELS)
+    learner.observe(INPUTS, LABELS)
 
     def addresses() -> list[int]:
         contents = learner.memory.contents()
         assert contents is not None
-        tensors = [learner.steps, learner.finite_steps, *learner.totals.values()]
+        tensors = [learner.steps, learner.finite_steps, *learner._totals.values()]
         tensors += [*learner.network.parameters(), learner.memory.seen, *contents[:2]]
         return [tensor.data_ptr() for tensor in tensors]
 
     before = addresses()
-    learner.observe(IMAGES, LABELS)
+    learner.observe(INPUTS, LABELS)
     assert addresses() == before
 
 
 # -- state and files ------------------------------------------------------------------------
 
 
-def test_loading_writes_into_the_tensors_that_are_there() -> None:
+def test_loading_keeps_the_addresses_of_tensors() -> None:
     one, other = ER(linear(), buffer_size=4), ER(nn.Linear(4, 3), buffer_size=4, seed=1)
     for learner in (one, other):
-        learner.observe(IMAGES, LABELS)
+        learner.observe(INPUTS, LABELS)
     tensors = [*other.network.parameters(), other.steps, other.memory.seen]
     addresses = [tensor.data_ptr() for tensor in tensors]
     other.load_state_dict(one.state_dict())
@@ -329,44 +394,44 @@ def test_loading_writes_into_the_tensors_that_are_there() -> None:
     assert [tensor.data_ptr() for tensor in now] == addresses
 
 
-def test_another_methods_state_is_refused(tmp_path: Path) -> None:
+def test_state_of_another_method_is_rejected(tmp_path: Path) -> None:
     er, sgd = ER(linear(), buffer_size=4), SGD(linear())
     with pytest.raises(ValueError, match=r"the state has the parts .*; SGD has"):
         sgd.load_state_dict(er.state_dict())
     er.save(tmp_path / "er")
-    with pytest.raises(ValueError, match="holds a ER; this learner is a SGD"):
+    with pytest.raises(ValueError, match="contains the state of ER; this learner is SGD"):
         sgd.load(tmp_path / "er")
 
 
-def test_a_state_that_does_not_fit_names_the_part(tmp_path: Path) -> None:
+def test_error_names_the_part_that_does_not_fit(tmp_path: Path) -> None:
     learner = SGD(linear())
     SGD(nn.Linear(4, 5)).save(tmp_path / "five")
     with pytest.raises(ValueError, match=r"five: the state does not fit this SGD.*network: "):
         learner.load(tmp_path / "five")
 
 
-def test_what_was_expected_of_images_is_part_of_the_state() -> None:
+def test_state_contains_the_input_shape() -> None:
     one, other = (SGD(nn.Sequential(nn.Flatten(), linear())) for _ in range(2))
-    one.observe(IMAGES, LABELS)
+    one.observe(INPUTS, LABELS)
     other.load_state_dict(one.state_dict())
-    with pytest.raises(ValueError, match="those before had"):
-        other.observe(IMAGES.view(6, 2, 2), LABELS)
+    with pytest.raises(ValueError, match="earlier inputs had"):
+        other.observe(INPUTS.view(6, 2, 2), LABELS)
 
 
-def test_a_file_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+def test_failed_save_keeps_the_old_file(tmp_path: Path) -> None:
     learner = SGD(linear())
     path = tmp_path / "learner"
     learner.save(path)
     before = path.read_bytes()
-    learner.observe(IMAGES, LABELS)
-    learner.totals["bad"] = {1, 2}  # type: ignore[assignment]
+    learner.observe(INPUTS, LABELS)
+    learner._totals["bad"] = {1, 2}  # type: ignore[assignment]
     with pytest.raises((TypeError, AttributeError)):
         learner.save(path)
     assert path.read_bytes() == before
     assert [each.name for each in tmp_path.iterdir()] == ["learner"]
 
 
-def test_a_part_that_a_subclass_adds_is_saved_without_a_word() -> None:
+def test_attributes_of_subclasses_are_saved_automatically() -> None:
     class Counting(SGD):
         def __init__(self, network: nn.Module, **common: Any) -> None:
             super().__init__(network, **common)
@@ -379,22 +444,22 @@ def test_a_part_that_a_subclass_adds_is_saved_without_a_word() -> None:
             torch.rand(1, generator=self.draws)
 
     one, other = Counting(linear()), Counting(linear())
-    one.observe(IMAGES, LABELS)
+    one.observe(INPUTS, LABELS)
     other.load_state_dict(one.state_dict())
     assert int(other.positives) == 4
     assert other.draws.get_state().equal(one.draws.get_state())
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether two states are equal, value by value."""
+    """Return whether two states are equal."""
     if isinstance(one, dict):
         return one.keys() == other.keys() and all(same(one[k], other[k]) for k in one)
     return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
 
 
-def test_values_of_the_wrong_kind_in_a_file_are_refused(tmp_path: Path) -> None:
+def test_values_of_the_wrong_type_in_a_file_are_rejected(tmp_path: Path) -> None:
     learner = ER(linear(), buffer_size=4)
-    learner.observe(IMAGES, LABELS)
+    learner.observe(INPUTS, LABELS)
     before = learner.state_dict()
     for part, value in (
         ("memory", 3),
@@ -405,7 +470,9 @@ def test_values_of_the_wrong_kind_in_a_file_are_refused(tmp_path: Path) -> None:
         ("augmentation", "text"),
         ("totals", 1),
         ("totals", {"loss": "much"}),
-        ("expects", 1),
+        ("input_spec", 1),
+        ("last_read", 1),
+        ("last_read", {"steps": 1, "totals": {"loss": "much"}}),
         ("steps", None),
     ):
         write_file(tmp_path / "bad", {**before, part: value}, {"learner": "ER"})
@@ -414,14 +481,14 @@ def test_values_of_the_wrong_kind_in_a_file_are_refused(tmp_path: Path) -> None:
         assert same(learner.state_dict(), before), part
 
 
-def test_a_part_without_weights_does_not_hinder_a_resume(tmp_path: Path) -> None:
+def test_parts_without_state_are_allowed(tmp_path: Path) -> None:
     class WithLoss(SGD):
         def __init__(self, network: nn.Module, **common: Any) -> None:
             super().__init__(network, **common)
             self.criterion = nn.CrossEntropyLoss()
 
     learner = WithLoss(linear())
-    learner.observe(IMAGES, LABELS)
+    learner.observe(INPUTS, LABELS)
     learner.save(tmp_path / "learner")
     resumed = WithLoss(nn.Linear(4, 3))
     resumed.load(tmp_path / "learner")
@@ -430,11 +497,11 @@ def test_a_part_without_weights_does_not_hinder_a_resume(tmp_path: Path) -> None
 
 @given(st.data())
 @settings(max_examples=150)
-def test_a_damaged_file_is_refused_or_read_but_nothing_else(data: st.DataObject) -> None:
+def test_damaged_file_is_rejected_or_read(data: st.DataObject) -> None:
     whole, learner = _saved()
     content = bytearray(whole)
     for _ in range(data.draw(st.integers(1, 3))):
-        # Half of the damage goes to the header, where names, shapes and plain values are.
+        # Half of the damage is in the header, with names, shapes and plain values.
         last = data.draw(st.sampled_from([2000, len(content) - 1]))
         content[data.draw(st.integers(0, last))] ^= 1 << data.draw(st.integers(0, 7))
     before = learner.state_dict()
@@ -452,14 +519,14 @@ def test_a_damaged_file_is_refused_or_read_but_nothing_else(data: st.DataObject)
 @cache
 def _saved() -> tuple[bytes, ER]:
     learner = ER(linear(), buffer_size=4)
-    learner.observe(IMAGES, LABELS)
+    learner.observe(INPUTS, LABELS)
     with tempfile.TemporaryDirectory() as folder:
         learner.save(Path(folder) / "learner")
         content = (Path(folder) / "learner").read_bytes()
-    learner.observe(IMAGES, LABELS)
+    learner.observe(INPUTS, LABELS)
     return content, learner
 
 
-def test_a_learner_is_abstract() -> None:
+def test_learner_is_abstract() -> None:
     with pytest.raises(TypeError):
         Learner(linear())  # type: ignore[abstract]

@@ -1,4 +1,4 @@
-"""Mean-ER against a slow transcription: CLS-ER's step with a single semantic memory."""
+"""Mean-ER against a reference implementation: CLS-ER with a single semantic memory."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from perdure.randomness import generator
 LR, WEIGHT, DECAY, RATE, BUFFER, REPLAY, SEED = 0.1, 0.4, 0.9, 0.5, 10, 6, 3
 
 
-class Transcription:
-    """One sample at a time; `wrong` names a rule to break."""
+class Reference:
+    """Processes one sample at a time; `wrong` names a rule to violate."""
 
     def __init__(self, network: nn.Module, wrong: str = "") -> None:
         self.wrong = wrong
@@ -80,11 +80,11 @@ def batchnorm() -> nn.Module:
     return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
 
 
-def pair(build: Callable[[], nn.Module], wrong: str = "") -> tuple[MeanER, Transcription]:
+def pair(build: Callable[[], nn.Module], wrong: str = "") -> tuple[MeanER, Reference]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = build().double()
-    oracle = Transcription(copy.deepcopy(network), wrong)
+    reference = Reference(copy.deepcopy(network), wrong)
     learner = MeanER(
         network,
         lr=LR,
@@ -95,18 +95,18 @@ def pair(build: Callable[[], nn.Module], wrong: str = "") -> tuple[MeanER, Trans
         memory_batch=REPLAY,
         seed=SEED,
     )
-    return learner, oracle
+    return learner, reference
 
 
-def learn(learner: MeanER, oracle: Transcription, steps: int) -> float:
-    """Take both through one stream; how far weights and statistics are apart in the end."""
+def learn(learner: MeanER, reference: Reference, steps: int) -> float:
+    """Train both on the same stream; return the largest difference of weights and statistics."""
     draws = torch.Generator().manual_seed(1)
     for _ in range(steps):
         inputs = torch.randn(4, 6, dtype=torch.float64, generator=draws)
         labels = torch.randint(3, (4,), generator=draws)
         learner.observe(inputs, labels)
-        oracle.step(inputs, labels)
-    networks = ((learner.network, oracle.working), (learner.mean.network, oracle.mean))
+        reference.step(inputs, labels)
+    networks = ((learner.network, reference.working), (learner.mean.network, reference.mean))
     return max(
         float((own - other).detach().abs().max())
         for one, two in networks
@@ -115,23 +115,23 @@ def learn(learner: MeanER, oracle: Transcription, steps: int) -> float:
 
 
 @pytest.mark.parametrize("build", [plain, batchnorm])
-def test_learns_as_the_paper_says(build: Callable[[], nn.Module]) -> None:
-    learner, oracle = pair(build)
-    assert learn(learner, oracle, 200) < 1e-11
+def test_matches_reference_implementation(build: Callable[[], nn.Module]) -> None:
+    learner, reference = pair(build)
+    assert learn(learner, reference, 200) < 1e-11
     contents = learner.memory.contents()
     assert contents is not None
-    assert contents.inputs.equal(torch.stack([image for image, _ in oracle.memory]))
-    assert contents.labels.tolist() == [label for _, label in oracle.memory]
+    assert contents.inputs.equal(torch.stack([image for image, _ in reference.memory]))
+    assert contents.labels.tolist() == [label for _, label in reference.memory]
 
 
 @pytest.mark.parametrize("wrong", ["no warm-up", "running statistics are averaged"])
-def test_the_comparison_would_show_a_wrong_rule(wrong: str) -> None:
+def test_comparison_detects_a_wrong_rule(wrong: str) -> None:
     assert learn(*pair(batchnorm, wrong), 40) > 1e-3
 
 
-def test_the_mean_answers() -> None:
-    learner, oracle = pair(plain)
-    learn(learner, oracle, 30)
+def test_mean_predicts() -> None:
+    learner, reference = pair(plain)
+    learn(learner, reference, 30)
     inputs = torch.randn(5, 6, dtype=torch.float64)
     assert list(learner.predictors()) == ["mean", "working"]
     expected = learner.mean.network(inputs).softmax(1)
@@ -140,6 +140,6 @@ def test_the_mean_answers() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [("decay", 1.0), ("rate", 0.0), ("rate", 2.0)])
-def test_settings_out_of_range_are_refused(name: str, value: float) -> None:
+def test_invalid_arguments_are_rejected(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"mean {name} is {value}"):
         MeanER(nn.Linear(3, 2), buffer_size=4, **{name: value})  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from perdure.learners import SGD
 
 
-def test_each_batch_is_one_step_down_its_gradient() -> None:
+def test_steps_match_the_closed_form_gradient() -> None:
     network = nn.Linear(5, 3, dtype=torch.float64)
     weight, bias = network.weight.detach().clone(), network.bias.detach().clone()
     learner = SGD(network, lr=0.2)
@@ -16,7 +16,7 @@ def test_each_batch_is_one_step_down_its_gradient() -> None:
         x = torch.randn(4, 5, dtype=torch.float64, generator=draws)
         y = torch.randint(3, (4,), generator=draws)
         learner.observe(x, y)
-        # The gradient of the mean cross-entropy in its logits is (p − 1_y) / n.
+        # The gradient of the mean cross-entropy by the logits is (p − 1_y) / n.
         slope = ((x @ weight.T + bias).softmax(1) - F.one_hot(y, 3)) / 4
         weight -= 0.2 * slope.T @ x
         bias -= 0.2 * slope.sum(0)

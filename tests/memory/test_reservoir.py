@@ -18,7 +18,7 @@ from perdure.records import Samples
 
 
 def samples(first: int, count: int) -> Samples:
-    """Samples whose label is their number in the stream, as is their image."""
+    """Samples whose labels and inputs are their numbers in the stream."""
     numbers = torch.arange(first, first + count)
     return Samples(numbers[:, None].expand(-1, 2).float(), numbers)
 
@@ -28,11 +28,11 @@ def labels(memory: Reservoir) -> list[int]:
     return [] if contents is None else contents.labels.tolist()
 
 
-# -- which samples are kept -----------------------------------------------------------------
+# -- sampling -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [1, 3, 10])
-def test_while_filling_every_sample_is_kept_in_order(batch: int) -> None:
+def test_every_sample_is_kept_in_order_until_full(batch: int) -> None:
     memory = Reservoir(10)
     for first in range(0, 9, batch):
         memory.add(samples(first, min(batch, 9 - first)))
@@ -42,7 +42,7 @@ def test_while_filling_every_sample_is_kept_in_order(batch: int) -> None:
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 99))
 @settings(max_examples=150)
-def test_batches_are_kept_as_algorithm_2_does_sample_by_sample(
+def test_batches_match_algorithm_2_sample_by_sample(
     buffer_size: int, sizes: list[int], seed: int
 ) -> None:
     memory = Reservoir(buffer_size, seed=seed)
@@ -65,7 +65,7 @@ def test_batches_are_kept_as_algorithm_2_does_sample_by_sample(
 
 
 class OneTooFew(Reservoir):
-    """Draws from [0, n) where [0, n] is needed: the mistake of many a reservoir."""
+    """Draws from [0, n) instead of [0, n], a common mistake."""
 
     def _slots(self, count: int) -> Tensor:
         return self._kept(self._drawn(count, beyond=0))
@@ -85,7 +85,7 @@ class OneTooFew(Reservoir):
 
 
 class FirstStays(OneTooFew):
-    """Draws rightly, but of several samples of a batch in one slot keeps the first."""
+    """Draws correctly but keeps the first of several samples of a batch in one slot."""
 
     def _slots(self, count: int) -> Tensor:
         slots = self._drawn(count, beyond=1)
@@ -93,15 +93,15 @@ class FirstStays(OneTooFew):
         return slots.masked_fill_(earlier, self.buffer_size)
 
 
-class Right(OneTooFew):
-    """The same code without the mistake, to show that only the mistake is found."""
+class Correct(OneTooFew):
+    """The same code without the mistake."""
 
     def _slots(self, count: int) -> Tensor:
         return self._kept(self._drawn(count, beyond=1))
 
 
 def uniformity(memory: Reservoir, stream: int, batch: int, trials: int) -> float:
-    """How well the kept sets agree with all sets being equally likely: a p-value."""
+    """Return the p-value of the hypothesis that all sets of samples are equally likely."""
     met: Counter[tuple[int, ...]] = Counter()
     for _ in range(trials):
         memory.seen.zero_()
@@ -120,13 +120,13 @@ def test_every_set_of_samples_is_equally_likely_to_be_kept(batch: int) -> None:
 
 
 @pytest.mark.parametrize(("wrong", "batch"), [(OneTooFew, 3), (OneTooFew, 6), (FirstStays, 6)])
-def test_the_same_test_rejects_a_wrong_reservoir(wrong: type[Reservoir], batch: int) -> None:
+def test_uniformity_test_rejects_a_wrong_reservoir(wrong: type[Reservoir], batch: int) -> None:
     assert uniformity(wrong(2, seed=1), 6, batch, 1500) < 1e-6
-    assert uniformity(Right(2, seed=1), 6, batch, 1500) > 0.01
+    assert uniformity(Correct(2, seed=1), 6, batch, 1500) > 0.01
 
 
-def test_the_draw_of_a_wrong_range_shows_in_a_longer_stream_too() -> None:
-    # 8 of 40 samples: a draw from [0, n) favours late samples by a few percent only.
+def test_wrong_range_is_detected_in_a_longer_stream() -> None:
+    # With 8 of 40 samples, draws from [0, n) favour late samples by only a few percent.
     def late(memory: Reservoir) -> int:
         count = 0
         for _ in range(1500):
@@ -145,7 +145,7 @@ def test_the_draw_of_a_wrong_range_shows_in_a_longer_stream_too() -> None:
 MANY = 10**8
 
 
-def test_after_100_million_samples_the_draw_is_still_uniform() -> None:
+def test_draws_are_uniform_after_100_million_samples() -> None:
     buffer_size, batches, batch = 4_000_000, 200, 1000
     memory = Reservoir(buffer_size, seed=2)
     memory.seen.fill_(MANY)
@@ -155,15 +155,13 @@ def test_after_100_million_samples_the_draw_is_still_uniform() -> None:
     chance = buffer_size / (MANY + batches * batch / 2)
     assert stats.binomtest(len(kept), batches * batch, chance).pvalue > 0.01
     assert stats.chisquare(torch.histc(kept.double(), 100, 0, buffer_size).tolist()).pvalue > 0.01
-    # Single slots, not every sixth one as with draws in float32.
+    # Draws in float32 would only reach every sixth slot.
     assert stats.chisquare(torch.bincount(kept % 6).tolist()).pvalue > 0.01
 
 
 @pytest.mark.parametrize(("dtype", "exact"), [(torch.float64, True), (torch.float32, False)])
-def test_after_100_million_samples_each_slot_is_the_exact_one(
-    dtype: torch.dtype, exact: bool
-) -> None:
-    """An integer drawn from [0, N] without rounding; a product in float32 would be another."""
+def test_slots_are_exact_after_100_million_samples(dtype: torch.dtype, exact: bool) -> None:
+    """Products in float64 have no rounding error; products in float32 would."""
     memory = Reservoir(MANY + 500, seed=4)
     memory.seen.fill_(MANY + 500)
     slots = memory._slots(500).tolist()
@@ -177,11 +175,11 @@ def test_after_100_million_samples_each_slot_is_the_exact_one(
     assert (products.long().clamp_(max=MANY + 500).tolist() == slots) == exact
 
 
-# -- what is stored -------------------------------------------------------------------------
+# -- storage --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32, torch.float64])
-def test_images_are_stored_as_they_came(dtype: torch.dtype) -> None:
+def test_inputs_keep_their_dtype_and_values(dtype: torch.dtype) -> None:
     memory = Reservoir(4)
     inputs = (torch.rand(3, 2, 5, 5) * 255).to(dtype)
     memory.add(Samples(inputs, torch.arange(3)))
@@ -193,7 +191,7 @@ def test_images_are_stored_as_they_came(dtype: torch.dtype) -> None:
     assert contents.logits is None
 
 
-def test_logits_are_stored_without_their_gradient() -> None:
+def test_logits_are_stored_without_gradient() -> None:
     memory = Reservoir(4)
     logits = torch.rand(3, 2, requires_grad=True) * 2
     memory.add(Samples(torch.rand(3, 5), torch.arange(3), logits))
@@ -216,7 +214,7 @@ def test_stored_samples_are_copies() -> None:
 
 
 @pytest.mark.parametrize("buffer_size", [0, -3])
-def test_a_memory_for_nothing_is_refused(buffer_size: int) -> None:
+def test_invalid_buffer_size_is_rejected(buffer_size: int) -> None:
     with pytest.raises(ValueError, match=f"buffer_size is {buffer_size}"):
         Reservoir(buffer_size)
 
@@ -224,14 +222,14 @@ def test_a_memory_for_nothing_is_refused(buffer_size: int) -> None:
 # -- drawing --------------------------------------------------------------------------------
 
 
-def test_an_empty_memory_draws_nothing() -> None:
+def test_draw_from_an_empty_memory_is_none() -> None:
     memory = Reservoir(4)
     assert memory.draw(3) is None
     assert memory.contents() is None
 
 
 @pytest.mark.parametrize(("filled", "count"), [(3, 2), (3, 3), (3, 9), (20, 4)])
-def test_draws_are_without_replacement_and_from_what_is_filled(filled: int, count: int) -> None:
+def test_draws_are_without_replacement_from_stored_samples(filled: int, count: int) -> None:
     memory = Reservoir(10)
     memory.add(samples(0, filled))
     stored = set(labels(memory))
@@ -243,7 +241,7 @@ def test_draws_are_without_replacement_and_from_what_is_filled(filled: int, coun
         assert drawn.inputs[:, 0].equal(drawn.labels.float())
 
 
-def test_every_pair_is_drawn_equally_often() -> None:
+def test_all_pairs_are_drawn_equally_often() -> None:
     memory = Reservoir(5, seed=1)
     memory.add(samples(0, 5))
     met: Counter[tuple[int, ...]] = Counter()
@@ -255,13 +253,13 @@ def test_every_pair_is_drawn_equally_often() -> None:
     assert stats.chisquare(list(met.values())).pvalue > 0.01
 
 
-def test_drawing_and_adding_do_not_disturb_each_other() -> None:
-    asked, quiet = Reservoir(5), Reservoir(5)
+def test_drawing_does_not_affect_what_is_stored() -> None:
+    drawn, other = Reservoir(5), Reservoir(5)
     for first in range(0, 60, 4):
-        asked.draw(3)
-        asked.add(samples(first, 4))
-        quiet.add(samples(first, 4))
-    assert labels(asked) == labels(quiet)
+        drawn.draw(3)
+        drawn.add(samples(first, 4))
+        other.add(samples(first, 4))
+    assert labels(drawn) == labels(other)
 
 
 # -- state ----------------------------------------------------------------------------------
@@ -275,7 +273,7 @@ def grown(buffer_size: int, seen: int, seed: int = 0) -> Reservoir:
 
 
 @pytest.mark.parametrize("seen", [0, 3, 10, 50])
-def test_a_loaded_state_goes_on_as_the_memory_would_have(seen: int) -> None:
+def test_resumed_memory_continues_identically(seen: int) -> None:
     memory, other = grown(10, seen), grown(10, 30, seed=1)
     other.load_state_dict(memory.state_dict())
     for first in range(seen, seen + 40, 4):
@@ -289,7 +287,7 @@ def test_a_loaded_state_goes_on_as_the_memory_would_have(seen: int) -> None:
     assert labels(memory) == labels(other)
 
 
-def test_a_state_is_a_snapshot() -> None:
+def test_state_is_a_snapshot() -> None:
     memory = grown(6, 20)
     state = memory.state_dict()
     before = state["stored"]["labels"].clone()
@@ -299,18 +297,18 @@ def test_a_state_is_a_snapshot() -> None:
 
 
 @pytest.mark.parametrize(("was", "seen", "now"), [(10, 30, 8), (10, 30, 12), (10, 9, 8)])
-def test_a_state_of_another_capacity_is_refused(was: int, seen: int, now: int) -> None:
+def test_state_with_another_buffer_size_is_rejected(was: int, seen: int, now: int) -> None:
     memory = grown(now, 3)
     with pytest.raises(ValueError, match="buffer_size"):
         memory.load_state_dict(grown(was, seen).state_dict())
     assert labels(memory) == [0, 1, 2]
 
 
-def test_a_state_that_contradicts_itself_is_refused() -> None:
+def test_inconsistent_state_is_rejected() -> None:
     state = grown(6, 20).state_dict()
-    with pytest.raises(ValueError, match="say otherwise"):
+    with pytest.raises(ValueError, match="claims 5 samples but contains 6"):
         Reservoir(6).load_state_dict({**state, "filled": 5})
-    with pytest.raises(ValueError, match="say otherwise"):
+    with pytest.raises(ValueError, match="claims 6 samples but contains 0"):
         Reservoir(6).load_state_dict({**state, "stored": {}})
 
 
@@ -323,7 +321,7 @@ def test_a_state_that_contradicts_itself_is_refused() -> None:
     ],
     ids=["another dtype", "with logits", "another shape"],
 )
-def test_a_state_replaces_samples_of_another_kind(other: Samples) -> None:
+def test_state_may_have_other_dtypes_and_shapes(other: Samples) -> None:
     memory, source = Reservoir(5), Reservoir(5)
     memory.add(Samples(torch.ones(5, 2, dtype=torch.uint8), torch.arange(5)))
     source.add(other)

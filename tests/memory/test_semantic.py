@@ -24,7 +24,7 @@ def value(network: nn.Module) -> float:
 
 
 def memory_at(working: nn.Linear, weight: float, **rest: float | str) -> SemanticMemory:
-    """A memory whose one weight is `weight`, beside a working network."""
+    """A memory of a working network, with its only weight set to `weight`."""
     memory = SemanticMemory(working, **{"decay": 0.9, "rate": 1.0, "name": "it", **rest})  # type: ignore[arg-type]
     with torch.no_grad():
         next(memory.network.parameters()).fill_(weight)
@@ -45,7 +45,7 @@ def memory_at(working: nn.Linear, weight: float, **rest: float | str) -> Semanti
         (5, 0.0, 0.0),
     ],
 )
-def test_the_average_warms_up_with_the_number_of_steps(
+def test_average_warms_up_with_the_number_of_steps(
     step: int, decay: float, effective: float
 ) -> None:
     memory = memory_at(line(1.0), 0.0, decay=decay)
@@ -53,7 +53,7 @@ def test_the_average_warms_up_with_the_number_of_steps(
     assert value(memory.network) == pytest.approx(1 - effective, abs=1e-15)
 
 
-def test_the_average_follows_the_network_as_it_moves() -> None:
+def test_average_follows_the_working_network() -> None:
     working = line(0.0)
     memory = SemanticMemory(working, decay=0.9, rate=1.0, name="it")
     expected = 0.0
@@ -66,8 +66,8 @@ def test_the_average_follows_the_network_as_it_moves() -> None:
         assert value(memory.network) == pytest.approx(expected, abs=1e-14)
 
 
-def moved(memory: SemanticMemory, steps: int) -> list[bool]:
-    """At which of so many steps the memory moved; elsewhere not by one bit."""
+def changes(memory: SemanticMemory, steps: int) -> list[bool]:
+    """Return for each step whether the memory changed at all."""
     found = []
     for step in range(1, steps + 1):
         before = value(memory.network)
@@ -77,13 +77,13 @@ def moved(memory: SemanticMemory, steps: int) -> list[bool]:
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_it_moves_at_a_share_of_the_steps(rate: float) -> None:
-    found = moved(memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate), 2000)
+def test_random_updates_have_the_given_rate(rate: float) -> None:
+    found = changes(memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate), 2000)
     assert stats.binomtest(sum(found), 2000, rate).pvalue > 0.01
 
 
-def test_at_a_rate_of_one_it_moves_at_every_step() -> None:
-    assert all(moved(memory_at(line(1e9), 1 / 3, rate=1.0), 100))
+def test_rate_of_one_updates_at_every_step() -> None:
+    assert all(changes(memory_at(line(1e9), 1 / 3, rate=1.0), 100))
 
 
 @pytest.mark.parametrize(
@@ -96,42 +96,42 @@ def test_at_a_rate_of_one_it_moves_at_every_step() -> None:
         (1.0, list(range(1, 41))),
     ],
 )
-def test_regular_updates_are_spread_evenly(rate: float, due: list[int]) -> None:
-    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="every")
-    found = [step for step, it in enumerate(moved(memory, 40), 1) if it]
+def test_regular_updates_are_evenly_spaced(rate: float, due: list[int]) -> None:
+    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="regular")
+    found = [step for step, it in enumerate(changes(memory, 40), 1) if it]
     assert found[: len(due)] == due
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.15, 1 / 3, 0.7, 0.9, 0.95])
-def test_regular_updates_have_exactly_the_mean_rate(rate: float) -> None:
-    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="every")
-    found = moved(memory, 2000)
+def test_regular_updates_have_exactly_the_given_rate(rate: float) -> None:
+    memory = memory_at(line(1e9), 1 / 3, decay=0.999, rate=rate, update="regular")
+    found = changes(memory, 2000)
     share = Fraction(rate).limit_denominator(1000)
     so_far = list(accumulate(found))
     assert all(so_far[n - 1] == math.floor(n * share) for n in range(1, 2001))
 
 
-def test_another_way_to_update_is_refused() -> None:
-    with pytest.raises(ValueError, match="update is 'never'; expected coin or every"):
+def test_unknown_update_is_rejected() -> None:
+    with pytest.raises(ValueError, match="update is 'never'; expected random or regular"):
         memory_at(line(1.0), 0.0, update="never")
 
 
-def test_its_coin_depends_on_seed_and_name() -> None:
-    def tosses(seed: int, name: str) -> list[bool]:
+def test_random_updates_depend_on_seed_and_name() -> None:
+    def updates(seed: int, name: str) -> list[bool]:
         working = line(1e9)
         memory = SemanticMemory(working, decay=0.999, rate=0.5, name=name, seed=seed)
         with torch.no_grad():
             next(memory.network.parameters()).fill_(1 / 3)
-        return moved(memory, 60)
+        return changes(memory, 60)
 
-    assert tosses(0, "stable") == tosses(0, "stable")
-    assert tosses(0, "stable") != tosses(0, "plastic")
-    assert tosses(0, "stable") != tosses(1, "stable")
+    assert updates(0, "stable") == updates(0, "stable")
+    assert updates(0, "stable") != updates(0, "plastic")
+    assert updates(0, "stable") != updates(1, "stable")
 
 
-def test_the_warm_up_counts_steps_that_did_not_update() -> None:
+def test_warm_up_counts_steps_without_update() -> None:
     memory = memory_at(line(1.0), 0.0, decay=0.9999, rate=0.2)
-    first = moved(memory, 100).index(True) + 1
+    first = changes(memory, 100).index(True) + 1
     assert first > 1
     again = memory_at(line(1.0), 0.0, decay=0.9999, rate=0.2)
     for step in range(1, first + 1):
@@ -140,7 +140,7 @@ def test_the_warm_up_counts_steps_that_did_not_update() -> None:
 
 
 class Buffered(nn.Module):
-    """With parameters, BatchNorm statistics and a buffer of another kind."""
+    """A module with parameters, BatchNorm statistics and another buffer."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -160,15 +160,15 @@ def test_parameters_are_averaged_and_buffers_are_not() -> None:
         for each in (*working.parameters(), working.temperature):
             assert isinstance(each, Tensor)
             each.add_(1)
-    buffers = {name: buffer_size.clone() for name, buffer_size in memory.network.named_buffers()}
+    buffers = {name: buffer.clone() for name, buffer in memory.network.named_buffers()}
     memory.update(torch.tensor(1))
     for own, other in zip(memory.network.parameters(), working.parameters(), strict=True):
         torch.testing.assert_close(own, other.detach())
-    for name, buffer_size in memory.network.named_buffers():
-        assert buffer_size.equal(buffers[name]), name
+    for name, buffer in memory.network.named_buffers():
+        assert buffer.equal(buffers[name]), name
 
 
-def test_running_statistics_are_those_of_its_own_forward_passes() -> None:
+def test_running_statistics_come_from_own_forward_passes() -> None:
     working = Buffered()
     memory = SemanticMemory(working, decay=0.9, rate=0.1, name="it")
     x = torch.randn(8, 3)
@@ -176,12 +176,12 @@ def test_running_statistics_are_those_of_its_own_forward_passes() -> None:
     logits = memory(x)
     assert not logits.requires_grad
     torch.testing.assert_close(memory.network.norm.running_mean, expected)  # type: ignore[union-attr]
-    # The batch's own statistics normalise it.
+    # The batch is normalised by its own statistics.
     torch.testing.assert_close(logits.mean(0), torch.zeros(4), atol=1e-6, rtol=0)
     assert working.norm.num_batches_tracked == 0
 
 
-def test_it_is_a_copy_without_gradients_in_training_mode() -> None:
+def test_memory_is_a_copy_without_gradients_in_training_mode() -> None:
     working = Buffered().eval()
     memory = SemanticMemory(working, decay=0.9, rate=0.1, name="it")
     assert memory.network.training
@@ -190,7 +190,7 @@ def test_it_is_a_copy_without_gradients_in_training_mode() -> None:
     assert not working.training
 
 
-def test_weights_stay_where_they_are() -> None:
+def test_weights_keep_their_addresses() -> None:
     memory = memory_at(line(1.0), 0.0)
     address = next(memory.network.parameters()).data_ptr()
     memory.update(torch.tensor(1))
@@ -198,9 +198,9 @@ def test_weights_stay_where_they_are() -> None:
     assert next(memory.network.parameters()).data_ptr() == address
 
 
-def test_a_loaded_state_goes_on_as_the_memory_would_have() -> None:
+def test_resumed_memory_continues_identically() -> None:
     one, other = memory_at(line(5.0), 0.0, rate=0.5), memory_at(line(5.0), 1.0, rate=0.5)
-    moved(one, 20)
+    changes(one, 20)
     other.load_state_dict(one.state_dict())
     for step in range(21, 60):
         one.update(torch.tensor(step))
@@ -209,12 +209,12 @@ def test_a_loaded_state_goes_on_as_the_memory_would_have() -> None:
 
 
 @pytest.mark.parametrize("decay", [1.0, -0.1, math.nan, 2.0])
-def test_a_decay_out_of_range_is_refused(decay: float) -> None:
+def test_invalid_decay_is_rejected(decay: float) -> None:
     with pytest.raises(ValueError, match="stable decay is"):
         SemanticMemory(line(0.0), decay=decay, rate=0.5, name="stable")
 
 
 @pytest.mark.parametrize("rate", [0.0, -0.1, math.nan, 1.01])
-def test_a_rate_out_of_range_is_refused(rate: float) -> None:
+def test_invalid_rate_is_rejected(rate: float) -> None:
     with pytest.raises(ValueError, match="plastic rate is"):
         SemanticMemory(line(0.0), decay=0.5, rate=rate, name="plastic")

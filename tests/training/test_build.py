@@ -13,7 +13,6 @@ from torch import nn
 
 from perdure import CLSER, ER, Learner, load_run
 from perdure.memory import SemanticMemory
-from perdure.state import read_file, write_file
 from perdure.streams import Scale
 from perdure.training import Run, Settings, plan
 from perdure.training.build import accepted, build_run, find_learner, initialised, read_dataset
@@ -327,7 +326,7 @@ def test_a_run_that_was_kept_without_its_networks_says_so(finished: Path, tmp_pa
         ("config.json", b"{", "config.json cannot be read"),
         ("config.json", b"[]", "config.json does not hold a JSON object"),
         ("config.json", b"{}", "config.json is not a run's configuration"),
-        ("learner.safetensors", b"", "learner.safetensors is not a whole safetensors file"),
+        ("learner.safetensors", b"", "learner.safetensors is not a complete safetensors file"),
     ],
 )
 def test_damaged_runs_are_refused(
@@ -371,7 +370,7 @@ def test_every_method_can_be_built_for_a_stream_with_tasks() -> None:
 
 @pytest.mark.parametrize("method", ["clser", "mean-er"])
 def test_regular_updates_reach_the_memories_and_are_read_back(method: str, tmp_path: Path) -> None:
-    settings = digits(method=method, max_steps=10, update="every")
+    settings = digits(method=method, max_steps=10, update="regular")
     outcome = make_runs(settings, [0], tmp_path, tell=lambda seed, progress: None)
     loaded = load_run(outcome.done[0].path)
     memories = [m for m in vars(loaded).values() if isinstance(m, SemanticMemory)]
@@ -382,15 +381,3 @@ def test_regular_updates_reach_the_memories_and_are_read_back(method: str, tmp_p
         for memory in vars(build(digits(method=method)).learner).values()
         if isinstance(memory, SemanticMemory)
     )
-
-
-def test_a_state_from_before_ages_were_counted_is_loaded(finished: Path, tmp_path: Path) -> None:
-    older = copied(finished, tmp_path / "older")
-    (older / "manifest.json").unlink()
-    state, about = read_file(older / "learner.safetensors")
-    for name in ("stored_at", "counts"):
-        del state["memory"][name]
-    write_file(older / "learner.safetensors", state, about)
-    learner = load_run(older)
-    learner.observe(torch.zeros(4, 1, 28, 28, dtype=torch.uint8), torch.tensor([0, 1, 2, 3]))
-    assert sum(learner.histograms()["ages"]["total"]) > 0

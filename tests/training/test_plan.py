@@ -114,7 +114,7 @@ def test_given_values_come_before_the_preset(small_mnist: Path) -> None:
         {"validation": 0.2},
         {"max_steps": 10},
         {"dataset": "mnist5k"},
-        {"update": "every"},
+        {"update": "regular"},
     ],
     ids=lambda other: next(iter(other)),
 )
@@ -206,7 +206,7 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
         ({"given": {"epochs": float("nan")}}, "epochs is nan; expected a whole number"),
         ({"given": {"batch": float("inf")}}, "batch is inf; expected a whole number"),
         ({"given": {"update": 1}}, "clser has no setting 'update'"),
-        ({"method": "er", "update": "every"}, "--update every: er has no semantic memories"),
+        ({"method": "er", "update": "regular"}, "--update regular: er has no semantic memories"),
         ({"precision": "bf16"}, "--precision bf16 needs a GPU"),
         ({"engine": "captured"}, "--engine captured needs a GPU"),
         ({"stream": ":"}, "stream ':'; expected module:name"),
@@ -299,7 +299,7 @@ def test_what_decides_the_numbers_decides_the_folder(tmp_path: Path) -> None:
             {"precision": "bf16"},
             {"engine": "captured"},
             {"device": "cuda"},
-            {"update": "every"},
+            {"update": "regular"},
         )
     ]
     folders = {settings.folder(tmp_path, 3).path for settings in (base, *others)}

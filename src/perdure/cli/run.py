@@ -73,7 +73,7 @@ class RunOptions:
     """mean-er: how often its memory is updated."""
     decay: Real = None
     """mean-er: how slowly it moves."""
-    update: Literal["coin", "every"] = "coin"
+    update: Literal["random", "regular"] = "random"
     """clser, mean-er: update the memories at random steps, or at regular ones as often."""
     alpha: Real = None
     """der, derpp: weight of the stored logits."""

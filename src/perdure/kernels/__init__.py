@@ -1,5 +1,5 @@
-"""GPU kernels, in Triton, for what torch does in several passes over memory.
+"""Triton kernels for operations that torch computes in several passes over memory.
 
-Imported only where a GPU is at work: Triton comes with torch's builds for GPUs. Whatever has a
-kernel here is also written in plain torch operations beside its use, which is what a CPU runs.
+Modules here are imported only on a GPU, since Triton comes only with torch's GPU builds. Each
+operation also has a plain torch implementation, next to its use, for other devices.
 """

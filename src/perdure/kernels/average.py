@@ -1,6 +1,6 @@
-"""Moving one list of tensors towards another by a weight on the device, in one kernel.
+"""Linear interpolation of a list of tensors in one kernel, with the weight on the device.
 
-A weight of zero costs nothing: the kernel returns before it reads a value.
+With a weight of zero the kernel returns before it reads the tensors.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BLOCK = 4096
 
 @triton.jit
 def _lerp(targets, sources, sizes, tensors, offsets, weight, BLOCK: tl.constexpr):
-    """One block of one tensor: target += weight · (source − target)."""
+    """Update one block of one tensor: target += weight · (source − target)."""
     w = tl.load(weight)
     if w != 0:
         block = tl.program_id(0)
@@ -25,20 +25,22 @@ def _lerp(targets, sources, sizes, tensors, offsets, weight, BLOCK: tl.constexpr
         target = tl.load(targets + tensor).to(tl.pointer_type(tl.float32))
         source = tl.load(sources + tensor).to(tl.pointer_type(tl.float32))
         place = tl.load(offsets + block) + tl.arange(0, BLOCK)
-        here = place < tl.load(sizes + tensor)
-        value = tl.load(target + place, mask=here)
-        value += w * (tl.load(source + place, mask=here) - value)
-        tl.store(target + place, value, mask=here)
+        valid = place < tl.load(sizes + tensor)
+        value = tl.load(target + place, mask=valid)
+        value += w * (tl.load(source + place, mask=valid) - value)
+        tl.store(target + place, value, mask=valid)
 
 
 class MovingAverage:
-    """Pairs of float32 tensors on one GPU, each target to be moved towards its source.
+    """Interpolates float32 target tensors on one GPU towards source tensors.
 
-    Targets and sources keep their addresses and are alike in shape and strides.
+    Args:
+        targets: Tensors to update. Their addresses must not change.
+        sources: One tensor per target, with the same shape and strides and a fixed address.
     """
 
     def __init__(self, targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
-        self._kept = (list(targets), list(sources))  # the tables below hold their addresses
+        self._tensors = (list(targets), list(sources))  # kept alive: the tables hold addresses
         sizes = [t.numel() for t in targets]
         blocks = [(i, at) for i, size in enumerate(sizes) for at in range(0, size, _BLOCK)]
 
@@ -55,5 +57,5 @@ class MovingAverage:
         self._grid = (len(blocks),)
 
     def __call__(self, weight: Tensor) -> None:
-        """Move all targets by this share of the way; `weight` is a float32 scalar."""
+        """Move every target towards its source by `weight`, a float32 scalar tensor."""
         _lerp[self._grid](*self._tables, weight, BLOCK=_BLOCK)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from perdure.learners.gem import GuardedDescent
+from perdure.learners.gem import ProjectedGradient
+from perdure.learners.learner import Augment, Normalise, check_count
 
 
-class AGEM(GuardedDescent):
-    """Descent by the nearest gradient that raises no loss on a random batch of past samples.
+class AGEM(ProjectedGradient):
+    """Projects the gradient so that the loss on a random batch of past samples does not increase.
 
-    In the paper's symbols: g is the stream's gradient, g_ref the one on `memory_batch` samples
-    drawn from the memory of past tasks.
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        buffer_size: Maximum number of stored samples, divided equally between the tasks.
+        tasks: Number of tasks of the stream.
+        memory_batch: Number of past samples for the reference gradient g_ref.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
 
-    >>> from perdure.records import Samples
-    >>> learner = AGEM(nn.Linear(4, 3), buffer_size=20, tasks=2)
-    >>> inputs, labels = torch.rand(12, 4), torch.randint(3, (12,))
-    >>> learner.observe(inputs, labels)
-    >>> learner.end_task(Samples(inputs, labels))
-    >>> learner.observe(inputs, labels)
-    >>> learner.memory.counts
-    [10]
+    Examples:
+        >>> from perdure.records import Samples
+        >>> learner = AGEM(nn.Linear(4, 3), buffer_size=20, tasks=2)
+        >>> inputs, labels = torch.rand(12, 4), torch.randint(3, (12,))
+        >>> learner.observe(inputs, labels)
+        >>> learner.end_task(Samples(inputs, labels))
+        >>> learner.observe(inputs, labels)
+        >>> learner.memory.counts
+        [10]
     """
 
     def __init__(
@@ -33,23 +42,34 @@ class AGEM(GuardedDescent):
         buffer_size: int,
         tasks: int,
         memory_batch: int = 32,
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
-        super().__init__(network, buffer_size=buffer_size, tasks=tasks, seed=seed, **common)
-        if memory_batch < 1:
-            raise ValueError(f"memory_batch is {memory_batch}; expected 1 or more")
+        super().__init__(
+            network,
+            buffer_size=buffer_size,
+            tasks=tasks,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            seed=seed,
+        )
+        check_count("memory_batch", memory_batch)
         self.memory_batch = memory_batch
 
     def reference(self) -> Tensor | None:
-        """g_ref: the gradient on one batch drawn from all past tasks."""
+        """Return g_ref, the gradient on one batch drawn from all past tasks."""
         past = self.memory.draw(self.memory_batch)
         return None if past is None else self.gradient(*self.prepare(past))
 
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
-        """Equation 11: g̃ = g − (gᵀg_ref / g_refᵀg_ref) g_ref where gᵀg_ref < 0, else g.
+        """Equation 11: g̃ = g − (gᵀg_ref / g_refᵀg_ref) g_ref if gᵀg_ref < 0, else g.
 
-        Decided on the device, so that a captured step may take either way.
+        The decision stays on the device, so that the step can be captured in a CUDA graph.
         """
         product = gradient @ reference
         conflict = product < 0

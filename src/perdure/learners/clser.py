@@ -2,33 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from perdure.learners.consistency import ConsistentReplay
-from perdure.learners.predictor import Predictor
-from perdure.memory import DatedReservoir, SemanticMemory
-from perdure.memory.semantic import Update
+from perdure.learners.age_histogram import AgeHistogram
+from perdure.learners.consistency import ConsistentReplay, ReplayLogits
+from perdure.learners.learner import Augment, Normalise, Predictor
+from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
 
 
 class CLSER(ConsistentReplay):
-    """The paper's method. Defaults are its S-CIFAR-10 setting for a buffer of 500.
+    """Complementary learning systems: a stable and a plastic memory of the working network.
 
-    In the paper's symbols: `network` is θ_W; `consistency_weight` λ; the stable memory θ_S has
-    `stable_decay` α_S and `stable_rate` r_S, the plastic memory θ_P `plastic_decay` α_P and
-    `plastic_rate` r_P; `buffer_size` is the budget of the episodic memory M. With `update="every"`
-    the memories are updated at regular steps instead of random ones, at the same mean rates.
+    Defaults are the paper's setting for S-CIFAR-10 with a buffer of 500.
 
-    >>> learner = CLSER(nn.Linear(4, 3), buffer_size=20)
-    >>> for _ in range(3):
-    ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> list(learner.predictors())
-    ['stable', 'plastic', 'working']
+    Args:
+        network: Working network θ_W to train, in place. It maps inputs [n, ...] to logits
+            [n, classes].
+        buffer_size: Maximum number of samples in the episodic memory M.
+        memory_batch: Number of samples replayed per step.
+        consistency_weight: Weight λ of the consistency loss.
+        stable_decay: Decay α_S of the stable memory θ_S.
+        stable_rate: Share r_S of the steps that update the stable memory.
+        plastic_decay: Decay α_P of the plastic memory θ_P.
+        plastic_rate: Share r_P of the steps that update the plastic memory.
+        update: When the memories are updated: at "random" steps, as published, or at "regular"
+            intervals with the same mean rate.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> learner = CLSER(nn.Linear(4, 3), buffer_size=20)
+        >>> for _ in range(3):
+        ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+        >>> list(learner.predictors())
+        ['stable', 'plastic', 'working']
     """
 
-    memory: DatedReservoir
+    memory: AgeTrackingReservoir
 
     def __init__(
         self,
@@ -41,19 +56,24 @@ class CLSER(ConsistentReplay):
         stable_rate: float = 0.1,
         plastic_decay: float = 0.999,
         plastic_rate: float = 0.9,
-        update: Update = "coin",
+        update: Update = "random",
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
         super().__init__(
             network,
             buffer_size=buffer_size,
             memory_batch=memory_batch,
             consistency_weight=consistency_weight,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
             seed=seed,
-            **common,
         )
-        self.memory = DatedReservoir(buffer_size, clock=self.steps, seed=seed, device=self.device)
         self.plastic = SemanticMemory(
             network,
             decay=plastic_decay,
@@ -63,59 +83,63 @@ class CLSER(ConsistentReplay):
             seed=seed,
         )
         self.stable = SemanticMemory(
-            network,
-            decay=stable_decay,
-            rate=stable_rate,
-            name="stable",
-            update=update,
-            seed=seed,
+            network, decay=stable_decay, rate=stable_rate, name="stable", update=update, seed=seed
         )
+        self.replay_ages = AgeHistogram(self.device)
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
-        """Lines 4 and 5 of Algorithm 1: for each sample, the memory that knows its class better.
+    def _create_memory(self, buffer_size: int, seed: int) -> AgeTrackingReservoir:
+        return AgeTrackingReservoir(buffer_size, clock=self.steps, seed=seed, device=self.device)
 
-        Compared by the odds, which order samples as the probabilities do but do not saturate: in
-        float32 a probability is 1 from a margin of 17 on. A tie goes to the stable memory.
+    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+        """Lines 4 and 5 of Algorithm 1: use the memory that is surer of each sample's class.
+
+        The paper compares probabilities; odds give the same order but do not saturate, whereas
+        in float32 a probability rounds to 1 from a margin of 17. Ties go to the stable memory.
         """
         plastic, stable = self.plastic(x), self.stable(x)
-        doubt = _doubt(torch.stack([plastic, stable]), y)
-        plastic_knows = doubt[0] < doubt[1]
-        self.memory.count(plastic_knows)
-        return torch.where(plastic_knows[:, None], plastic, stable)
-
-    def totals(self) -> dict[str, float]:
-        """With how many replayed samples had their logits from either memory."""
-        ages = self.memory.ages()
-        plastic = sum(ages.marked)
-        used = {"stable_used": float(sum(ages.total) - plastic), "plastic_used": float(plastic)}
-        return {**super().totals(), **used}
-
-    def histograms(self) -> dict[str, dict[str, list[int]]]:
-        """`ages`: how often the stable memory provided, and either, by the age of the sample.
-
-        Bin k holds ages (steps since the sample was stored) from `edges[k]` to below
-        `edges[k + 1]`.
-        """
-        edges, total, plastic = self.memory.ages()
-        stable = [t - p for t, p in zip(total, plastic, strict=True)]
-        return {"ages": {"edges": edges, "stable": stable, "total": total}}
+        doubt_plastic, doubt_stable = _log_odds_against(torch.stack([plastic, stable]), y)
+        use_plastic = doubt_plastic < doubt_stable
+        return ReplayLogits(torch.where(use_plastic[:, None], plastic, stable), use_plastic)
 
     def consolidate(self) -> None:
-        """Lines 8 to 10: both memories move towards the working network, each at its own steps."""
+        """Lines 8 to 10: update each memory at its own steps."""
         self.plastic.update(self.steps)
         self.stable.update(self.steps)
 
     def predictors(self) -> dict[str, Predictor]:
-        """The stable memory answers; plastic and working networks can be asked too."""
+        """Return the stable memory, which predicts, the plastic memory and the working network."""
         return {
             "stable": Predictor(self.stable.network, self.normalise),
             "plastic": Predictor(self.plastic.network, self.normalise),
             **super().predictors(),
         }
 
+    # -- diagnostics ------------------------------------------------------------------------
 
-def _doubt(logits: Tensor, labels: Tensor) -> Tensor:
-    """The log-odds against each sample's own class, from logits [m, n, classes] to [m, n]."""
+    def record_sources(self, source: Tensor | None) -> None:
+        """Count, by the age of the samples, which memory provided the replay logits."""
+        if source is not None:
+            self.replay_ages.add(self.memory.drawn_ages(), source)
+
+    def totals(self) -> dict[str, float]:
+        """Return all sums, including how many replay logits each memory provided."""
+        counts = self.replay_ages.read()
+        plastic = sum(counts.marked)
+        used = {"plastic_used": float(plastic), "stable_used": float(sum(counts.total) - plastic)}
+        return {**super().totals(), **used}
+
+    def histograms(self) -> dict[str, dict[str, list[int]]]:
+        """Return the histogram "ages": how often the stable memory, and any, provided logits.
+
+        Bin k counts samples that were stored `edges[k]` to `edges[k + 1] - 1` steps before.
+        """
+        edges, total, plastic = self.replay_ages.read()
+        stable = [t - p for t, p in zip(total, plastic, strict=True)]
+        return {"ages": {"edges": edges, "stable": stable, "total": total}}
+
+
+def _log_odds_against(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the log-odds [m, n] against each sample's class, for logits [m, n, classes]."""
     own = labels.expand(len(logits), -1).unsqueeze(2)
     others = logits.scatter(2, own, -torch.inf).logsumexp(2)
     return others - logits.gather(2, own).squeeze(2)

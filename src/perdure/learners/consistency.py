@@ -1,66 +1,107 @@
-"""Replay that is held to what semantic memories say: the loss that CLS-ER and Mean-ER share."""
+"""Replay with a consistency loss towards semantic memories, shared by CLS-ER and Mean-ER."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
+from typing import NamedTuple
 
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from perdure.learners.er import ER
-from perdure.learners.passes import Passes
+from perdure.learners.learner import Augment, Normalise, check_weight
+from perdure.learners.multi_batch import MultiBatchForward
 from perdure.records import Samples
 
 
-class ConsistentReplay(ER):
-    """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), Z being the memories' replay logits."""
+class ReplayLogits(NamedTuple):
+    """Targets of the consistency loss for a replay batch."""
 
-    def __init__(self, network: nn.Module, *, consistency_weight: float, **rest: Any) -> None:
-        super().__init__(network, **rest)
-        if not 0 <= consistency_weight < float("inf"):
-            raise ValueError(
-                f"consistency_weight is {consistency_weight}; expected a number from 0 on"
-            )
+    logits: Tensor
+    """Z: [n, classes], without gradient."""
+    source: Tensor | None = None
+    """Boolean [n], with two semantic memories: whether the plastic one provided each row."""
+
+
+class ConsistentReplay(ER):
+    """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits."""
+
+    def __init__(
+        self,
+        network: nn.Module,
+        *,
+        buffer_size: int,
+        memory_batch: int = 32,
+        consistency_weight: float = 0.15,
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            network,
+            buffer_size=buffer_size,
+            memory_batch=memory_batch,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            seed=seed,
+        )
+        check_weight("consistency_weight", consistency_weight)
         self.consistency_weight = consistency_weight
-        self.logits = Passes(network)
+        self.forward_batches = MultiBatchForward(network)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """One round of Algorithm 1."""
+        """One iteration of Algorithm 1."""
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
         if past is None:
             x, y = self.prepare(batch)
-            self.descend(F.cross_entropy(self.network(x), y))
+            self.optimizer_step(F.cross_entropy(self.network(x), y))
         else:
             x, y = self.prepare(batch, past)
             x_m, y_m = x[len(labels) :], y[len(labels) :]
-            z = self.replay_logits(x_m, y_m)
-            replayed, logits = self._working(x, x_m)
+            z, source = self.replay_logits(x_m, y_m)
+            self.record_sources(source)
+            replayed, logits = self._working_logits(x_m, x)
             consistency = F.mse_loss(replayed, z)
             loss = F.cross_entropy(logits, y) + self.consistency_weight * consistency
-            self.descend(loss, consistency=consistency)
+            self.optimizer_step(loss, consistency=consistency)
         self.memory.add(batch)
         self.consolidate()
 
-    def _working(self, x: Tensor, x_m: Tensor) -> tuple[Tensor, Tensor]:
-        """f(X_m) and f(X).
+    def _working_logits(self, x_m: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return f(X_m) and f(X).
 
-        BatchNorm makes the replay batch alone another input than the same images inside the
-        union, so the network runs on both, replay first; taking f(X_m) from the union makes
-        training diverge. Where each sample's output depends on that sample only, the two are
-        the same.
+        With BatchNorm, the replay batch alone gives other logits than the same samples inside X,
+        so the network runs on both, replay first; training diverges if f(X_m) is taken from f(X).
+        For networks that process every sample independently, the two are the same.
         """
-        if self.logits.per_sample:
+        if self.forward_batches.per_sample:
             logits = self.network(x)
             return logits[-len(x_m) :], logits
-        replayed, logits = self.logits(x_m, x)
+        replayed, logits = self.forward_batches(x_m, x)
         return replayed, logits
 
     @abstractmethod
-    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
-        """What the semantic memories say of a replay batch, without gradient."""
+    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+        """Compute the target logits for a replay batch from the semantic memories.
+
+        Args:
+            x: Prepared inputs X_m.
+            y: Their labels.
+        """
 
     @abstractmethod
     def consolidate(self) -> None:
-        """Update the semantic memories after the working network's step."""
+        """Update the semantic memories after the optimizer step."""
+
+    def record_sources(self, source: Tensor | None) -> None:
+        """Collect statistics about the sources of replay logits. No-op by default.
+
+        Args:
+            source: See `ReplayLogits`.
+        """

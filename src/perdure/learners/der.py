@@ -2,29 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from perdure.learners.er import ER
-from perdure.learners.passes import Passes
+from perdure.learners.learner import Augment, Normalise, check_weight
+from perdure.learners.multi_batch import MultiBatchForward
 from perdure.records import Samples
 
 
 class DER(ER):
-    """Replay that is held to what the network said of a sample when it was stored.
+    """Replay that keeps the logits of stored samples close to their values when stored.
 
-    In the paper's symbols: `network` is h_θ, which gives logits; `alpha` is α; the memory M holds
-    pairs (x', z') of an image and its logits. Defaults are the published S-CIFAR-10 setting for a
-    buffer of 500.
+    Defaults are the published setting for S-CIFAR-10 with a buffer of 500.
 
-    >>> import torch
-    >>> learner = DER(nn.Linear(4, 3), buffer_size=20)
-    >>> for _ in range(3):
-    ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> learner.memory.contents().logits.shape
-    torch.Size([20, 3])
+    Args:
+        network: Network h_θ to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        buffer_size: Maximum number of samples in the memory M, with their logits z'.
+        memory_batch: Number of samples replayed per step.
+        alpha: Weight α of the distance between current and stored logits.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> import torch
+        >>> learner = DER(nn.Linear(4, 3), buffer_size=20)
+        >>> for _ in range(3):
+        ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+        >>> learner.memory.contents().logits.shape
+        torch.Size([20, 3])
     """
 
     def __init__(
@@ -35,30 +45,38 @@ class DER(ER):
         memory_batch: int = 32,
         alpha: float = 0.3,
         lr: float = 0.03,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
         super().__init__(
-            network, buffer_size=buffer_size, memory_batch=memory_batch, lr=lr, seed=seed, **common
+            network,
+            buffer_size=buffer_size,
+            memory_batch=memory_batch,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            seed=seed,
         )
-        if not 0 <= alpha < float("inf"):
-            raise ValueError(f"alpha is {alpha}; expected a number from 0 on")
+        check_weight("alpha", alpha)
         self.alpha = alpha
-        self.logits = Passes(network)
+        self.forward_batches = MultiBatchForward(network)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M takes (x, z = h(x))."""
+        """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M stores x with z = h(x)."""
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(Samples(inputs, labels))
         if past is None:
             z = self.network(x)
-            self.descend(F.cross_entropy(z, y))
+            self.optimizer_step(F.cross_entropy(z, y))
         else:
-            assert past.logits is not None  # every sample here was stored with its logits
-            z, replayed = self.logits(x, self.prepare(past)[0])
+            assert past.logits is not None  # M stores every sample with its logits
+            z, replayed = self.forward_batches(x, self.prepare(past)[0])
             cross_entropy = F.cross_entropy(z, y)
             distance = F.mse_loss(replayed, past.logits)
-            self.descend(
+            self.optimizer_step(
                 cross_entropy + self.alpha * distance,
                 cross_entropy=cross_entropy,
                 logit_distance=distance,

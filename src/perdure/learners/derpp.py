@@ -1,29 +1,40 @@
-"""Dark Experience Replay++: stored labels as well as stored logits (Buzzega et al., 2020)."""
+"""Dark Experience Replay++ (Buzzega et al., NeurIPS 2020): DER that also replays labels."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from perdure.learners.der import DER
+from perdure.learners.learner import Augment, Normalise, check_weight
 from perdure.records import Samples
 
 
 class DERPP(DER):
     """DER with a second, independent replay batch whose labels are learned.
 
-    In the paper's symbols: `network` is h_θ, which gives logits; `alpha` is α, the weight of the
-    stored logits z'; `beta` is β, the weight of the stored labels y''. Defaults are the published
-    S-CIFAR-10 setting for a buffer of 500.
+    Defaults are the published setting for S-CIFAR-10 with a buffer of 500.
 
-    >>> import torch
-    >>> learner = DERPP(nn.Linear(4, 3), buffer_size=20)
-    >>> for _ in range(3):
-    ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> sorted(learner.totals())
-    ['cross_entropy', 'logit_distance', 'loss', 'replay_cross_entropy']
+    Args:
+        network: Network h_θ to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        buffer_size: Maximum number of samples in the memory M, with their logits z'.
+        memory_batch: Number of samples in each of the two replay batches.
+        alpha: Weight α of the distance between current and stored logits.
+        beta: Weight β of the loss on the stored labels y''.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> import torch
+        >>> learner = DERPP(nn.Linear(4, 3), buffer_size=20)
+        >>> for _ in range(3):
+        ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+        >>> sorted(learner.totals())
+        ['cross_entropy', 'logit_distance', 'loss', 'replay_cross_entropy']
     """
 
     def __init__(
@@ -35,8 +46,10 @@ class DERPP(DER):
         alpha: float = 0.2,
         beta: float = 0.5,
         lr: float = 0.03,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
         super().__init__(
             network,
@@ -44,30 +57,31 @@ class DERPP(DER):
             memory_batch=memory_batch,
             alpha=alpha,
             lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
             seed=seed,
-            **common,
         )
-        if not 0 <= beta < float("inf"):
-            raise ValueError(f"beta is {beta}; expected a number from 0 on")
+        check_weight("beta", beta)
         self.beta = beta
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """Equation 6: L = CE(h(x), y) + α MSE(h(x'), z') + β CE(h(x''), y''); then M takes x."""
+        """Equation 6: L = CE(h(x), y) + α MSE(h(x'), z') + β CE(h(x''), y''); then M stores x."""
         past1 = self.memory.draw(self.memory_batch)
         past2 = self.memory.draw(self.memory_batch)
         x, y = self.prepare(Samples(inputs, labels))
         if past1 is None or past2 is None:
             z = self.network(x)
-            self.descend(F.cross_entropy(z, y))
+            self.optimizer_step(F.cross_entropy(z, y))
         else:
-            assert past1.logits is not None  # every sample here was stored with its logits
+            assert past1.logits is not None  # M stores every sample with its logits
             x1, _ = self.prepare(past1)
             x2, y2 = self.prepare(past2)
-            z, replayed1, replayed2 = self.logits(x, x1, x2)
+            z, replayed1, replayed2 = self.forward_batches(x, x1, x2)
             cross_entropy = F.cross_entropy(z, y)
             distance = F.mse_loss(replayed1, past1.logits)
             replay_cross_entropy = F.cross_entropy(replayed2, y2)
-            self.descend(
+            self.optimizer_step(
                 cross_entropy + self.alpha * distance + self.beta * replay_cross_entropy,
                 cross_entropy=cross_entropy,
                 logit_distance=distance,

@@ -1,27 +1,39 @@
-"""Experience Replay (Riemer et al., 2018; reservoir of Vitter, 1985)."""
+"""Experience Replay (Riemer et al., 2018) with reservoir sampling (Vitter, 1985)."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from perdure.learners.learner import Learner
+from perdure.learners.learner import Augment, Learner, Normalise, check_count
 from perdure.memory import Reservoir
 from perdure.records import Samples
 
 
 class ER(Learner):
-    """Each batch is joined by one drawn from a reservoir of past samples.
+    """Trains on each batch together with samples from a reservoir of past ones.
 
-    >>> import torch
-    >>> learner = ER(torch.nn.Linear(4, 3), buffer_size=20)
-    >>> for _ in range(3):
-    ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> learner.memory.filled
-    20
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        buffer_size: Maximum number of stored samples.
+        memory_batch: Number of samples replayed per step.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> import torch
+        >>> learner = ER(torch.nn.Linear(4, 3), buffer_size=20)
+        >>> for _ in range(3):
+        ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+        >>> learner
+        ER(network=15 parameters, memory=Reservoir(20 of 20 samples), steps=3)
     """
+
+    memory: Reservoir
 
     def __init__(
         self,
@@ -29,23 +41,30 @@ class ER(Learner):
         *,
         buffer_size: int,
         memory_batch: int = 32,
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
-        super().__init__(network, seed=seed, **common)
-        if memory_batch < 1:
-            raise ValueError(f"memory_batch is {memory_batch}; expected 1 or more")
+        super().__init__(
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+        )
+        check_count("memory_batch", memory_batch)
         self.memory_batch = memory_batch
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = self._create_memory(buffer_size, seed)
+
+    def _create_memory(self, buffer_size: int, seed: int) -> Reservoir:
+        return Reservoir(buffer_size, seed=seed, device=self.device)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """Descend on one mean over stream and replay together, then present the batch."""
+        """Minimise the mean loss over new and replayed samples, then present the new ones to M."""
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(batch, past) if past else self.prepare(batch)
-        self.descend(F.cross_entropy(self.network(x), y))
+        self.optimizer_step(F.cross_entropy(self.network(x), y))
         self.memory.add(batch)
 
     def host_state(self) -> int:
-        """How far the memory is filled decides the size of the replay batch."""
+        """Return the number of stored samples, which determines the replay batch size."""
         return self.memory.filled

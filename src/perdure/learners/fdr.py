@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from perdure.learners.learner import Learner
-from perdure.memory.shares import TaskShares
+from perdure.learners.learner import Augment, Learner, Normalise, check_count
+from perdure.memory import BalancedTaskBuffer
 from perdure.randomness import generator
 from perdure.records import Samples
 
 
 class FDR(Learner):
-    """The network's outputs on stored samples stay near those it gave when their task ended.
+    """Keeps the outputs on stored samples close to their values at the end of their task.
 
-    In the paper's symbols: `network` with a softmax is f; what it said at the end of a task, f_old,
-    is kept as logits in a memory that the tasks seen share equally. Defaults are the published
-    S-CIFAR-10 setting for a buffer of 500. `totals["loss"]` adds up both optimizer steps.
+    The memory is divided equally between the tasks so far. The loss in the totals is the sum over
+    both optimizer steps. Defaults are the published setting for S-CIFAR-10 with a buffer of 500.
 
-    >>> learner = FDR(nn.Linear(4, 3), buffer_size=20)
-    >>> task = Samples(torch.rand(50, 4), torch.randint(3, (50,)))
-    >>> learner.observe(task.inputs[:8], task.labels[:8])
-    >>> learner.end_task(task)
-    >>> learner.end_task(task)
-    >>> learner.memory.held
-    [10, 10]
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes]; with a
+            softmax it is the paper's f.
+        buffer_size: Maximum number of stored samples, with their logits at the end of their task,
+            the paper's f_old.
+        memory_batch: Number of samples replayed per step.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> learner = FDR(nn.Linear(4, 3), buffer_size=20)
+        >>> task = Samples(torch.rand(50, 4), torch.randint(3, (50,)))
+        >>> learner.observe(task.inputs[:8], task.labels[:8])
+        >>> learner.end_task(task)
+        >>> learner.end_task(task)
+        >>> learner.memory.counts
+        [10, 10]
     """
 
     needs_boundaries = True
+    memory: BalancedTaskBuffer
 
     def __init__(
         self,
@@ -39,43 +51,52 @@ class FDR(Learner):
         buffer_size: int,
         memory_batch: int = 32,
         lr: float = 0.03,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
-        super().__init__(network, lr=lr, seed=seed, **common)
-        if memory_batch < 1:
-            raise ValueError(f"memory_batch is {memory_batch}; expected 1 or more")
+        super().__init__(
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+        )
+        check_count("memory_batch", memory_batch)
         self.memory_batch = memory_batch
-        self.memory = TaskShares(buffer_size, seed=seed, device=self.device)
+        self.memory = BalancedTaskBuffer(buffer_size, seed=seed, device=self.device)
         self.choice = generator(seed, "task samples", self.device)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """One optimizer step on the batch; then one towards f_old, from the weights it left."""
+        """Take an optimizer step on the batch, then one towards f_old."""
         x, y = self.prepare(Samples(inputs, labels))
         cross_entropy = F.cross_entropy(self.network(x), y)
         past = self.memory.draw(self.memory_batch)
         if past is None:
-            self.descend(cross_entropy)
+            self.optimizer_step(cross_entropy)
             return
-        self.move(cross_entropy)
-        assert past.logits is not None  # every sample here was stored with its logits
+        self.inner_step(cross_entropy)
+        assert past.logits is not None  # the memory stores every sample with its logits
         distance = function_distance(self.network(self.prepare(past)[0]), past.logits)
-        self.descend(distance, cross_entropy=cross_entropy, function_distance=distance)
+        self.optimizer_step(distance, cross_entropy=cross_entropy, function_distance=distance)
 
     def host_state(self) -> int:
-        """How far the memory is filled decides the size of the replay batch."""
+        """Return the number of stored samples, which determines the replay batch size."""
         return self.memory.filled
 
     def end_task(self, samples: Samples) -> None:
-        """Store a random share of the task's samples with what the network says of them now.
+        """Store random samples of the task with the network's current logits.
 
-        The pass is one of training: augmented images, training mode, batches of `memory_batch`,
-        so BatchNorm normalises by each batch and its running statistics move. The batches are
-        whole, as far as the task has samples; what is over the share is not stored.
+        The logits come from training-mode passes over augmented batches of `memory_batch` samples,
+        so BatchNorm uses batch statistics and updates its running ones. Where the task has enough
+        samples, all batches are full; surplus samples are not stored.
+
+        Args:
+            samples: Training samples of the task.
+
+        Raises:
+            ValueError: If the samples do not fit the network.
         """
-        inputs, labels = self._checked(samples.inputs, samples.labels, values=True)
+        inputs, labels = self._check_batch(samples.inputs, samples.labels)
         share = self.memory.next_share
-        if share == 0:  # more tasks than rows: the older tasks keep theirs
+        if share == 0:  # more tasks than rows: older tasks keep their samples
             return
         batches = -(-share // self.memory_batch)
         order = torch.randperm(len(labels), generator=self.choice, device=self.device)
@@ -84,22 +105,27 @@ class FDR(Learner):
         with self.randomness(), torch.no_grad():
             logits = [
                 self.network(self.prepare(Samples(x, y))[0])
-                # Parts of nearly equal size: a last batch of one would have no variance.
+                # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.
                 for x, y in zip(
                     chosen.inputs.tensor_split(batches),
                     chosen.labels.tensor_split(batches),
                     strict=True,
                 )
             ]
-        self.memory.add_task(chosen._replace(logits=torch.cat(logits)))
+        self.memory.add(chosen._replace(logits=torch.cat(logits)))
 
 
 def function_distance(logits: Tensor, old: Tensor) -> Tensor:
-    """The mean over samples of the Euclidean distance between the two softmax outputs.
+    """Return the mean Euclidean distance between two softmax outputs.
 
-    >>> float(function_distance(torch.tensor([[99.0, 0.0]]), torch.tensor([[0.0, 99.0]])))
-    1.4142135381698608
+    Args:
+        logits: Current logits [n, classes].
+        old: Stored logits [n, classes].
+
+    Examples:
+        >>> float(function_distance(torch.tensor([[99.0, 0.0]]), torch.tensor([[0.0, 99.0]])))
+        1.4142135381698608
     """
-    # vector_norm has the gradient 0 where the two are equal; a square root would have none.
+    # The gradient of vector_norm is 0 where the outputs are equal; that of a square root is NaN.
     distances: Tensor = torch.linalg.vector_norm(logits.softmax(1) - old.softmax(1), dim=1)
     return distances.mean()

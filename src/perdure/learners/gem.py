@@ -3,99 +3,136 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from perdure.learners.learner import Learner
-from perdure.memory.ring import TaskMemory
+from perdure.learners.learner import Augment, Learner, Normalise, check_weight
+from perdure.memory import TaskBuffer
 from perdure.records import Samples
 
 
-class GuardedDescent(Learner):
-    """Descent by a gradient in which memories of past tasks have a say: what GEM and A-GEM share.
+class ProjectedGradient(Learner):
+    """Training with a gradient that is projected by past tasks' gradients: base of GEM and A-GEM.
 
-    The memory holds `buffer_size // tasks` random samples of every task that has ended. Each
-    reference gradient is one batch's, in training mode, taken before the stream's: BatchNorm
-    normalises every reference batch by itself, and its running statistics follow them too.
+    The memory holds random samples of every task that has ended. Reference gradients are computed
+    before the gradient of the new batch, each on a batch of its own in training mode, so BatchNorm
+    normalises each batch by its own statistics and updates the running ones.
     """
 
     needs_boundaries = True
+    memory: TaskBuffer
 
     def __init__(
-        self, network: nn.Module, *, buffer_size: int, tasks: int, seed: int = 0, **common: Any
+        self,
+        network: nn.Module,
+        *,
+        buffer_size: int,
+        tasks: int,
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
+        seed: int = 0,
     ) -> None:
-        super().__init__(network, seed=seed, **common)
-        self.memory = TaskMemory(buffer_size, tasks, seed=seed, device=self.device)
+        super().__init__(
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+        )
+        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """Descend by the stream's gradient g; once a task has ended, by its projection g̃."""
+        """Compute the gradient g; after the first task, replace it by its projection g̃; step."""
         reference = self.reference()
         x, y = self.prepare(Samples(inputs, labels))
         loss = F.cross_entropy(self.network(x), y)
-        if reference is None:
-            self.descend(loss)
-        else:
-            with self.optimizer.register_step_pre_hook(lambda *_: self._replace(reference)):
-                self.descend(loss)
+        self.backward(loss)
+        if reference is not None:
+            self._project_gradients(reference)
+        self.apply_gradients(loss)
 
     @abstractmethod
     def reference(self) -> Tensor | None:
-        """The gradients on the memory that count at this step; None before a task has ended."""
+        """Compute the gradients on the memory; None before a task has ended."""
 
     @abstractmethod
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
-        """The gradient g̃ [parameters] to descend by, from the stream's and the reference."""
+        """Return the projected gradient g̃ [parameters].
+
+        Args:
+            gradient: Gradient g of the new batch, [parameters].
+            reference: Result of `reference`.
+        """
 
     def end_task(self, samples: Samples) -> None:
-        """Keep the task's share of the memory; ValueError if more tasks end than were announced."""
-        self.memory.add(Samples(*self._checked(samples.inputs, samples.labels, values=True)))
+        """Store random samples of the task.
+
+        Args:
+            samples: Training samples of the task.
+
+        Raises:
+            ValueError: If the samples do not fit the network, or if more than `tasks` tasks end.
+        """
+        self.memory.add(Samples(*self._check_batch(samples.inputs, samples.labels)))
 
     def host_state(self) -> int:
-        """How much is stored decides the sizes of the reference batches."""
+        """Return the number of stored samples, which determines the reference batch sizes."""
         return self.memory.filled
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """∇ CE(f(x), y) with respect to what the optimizer moves, as one vector."""
-        loss = F.cross_entropy(self.network(x), y)
-        return _flat(torch.autograd.grad(loss, self._moved(), materialize_grads=True))
+        """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector.
 
-    def _moved(self) -> list[Tensor]:
+        Args:
+            x: Prepared inputs.
+            y: Their labels.
+        """
+        loss = F.cross_entropy(self.network(x), y)
+        return _flatten(torch.autograd.grad(loss, self._trained(), materialize_grads=True))
+
+    def _trained(self) -> list[Tensor]:
         groups = self.optimizer.param_groups
         return [p for group in groups for p in group["params"] if p.requires_grad]
 
     @torch.no_grad()
-    def _replace(self, reference: Tensor) -> None:
-        """Put g̃ where the optimizer is about to read g."""
-        parameters = self._moved()
+    def _project_gradients(self, reference: Tensor) -> None:
+        """Replace the gradients of the trained parameters by their projection."""
+        parameters = self._trained()
         for p in parameters:
             p.grad = torch.zeros_like(p) if p.grad is None else p.grad
         gradients = [p.grad for p in parameters if p.grad is not None]
         with torch.autocast(self.device.type, enabled=False):  # products need full precision
-            projected = self.project(_flat(gradients), reference)
+            projected = self.project(_flatten(gradients), reference)
         pieces = torch.split(projected, [g.numel() for g in gradients])
         for own, piece in zip(gradients, pieces, strict=True):
             own.copy_(piece.view(own.shape))
 
 
-class GEM(GuardedDescent):
-    """Descent by the nearest gradient that raises the loss on no past task's memory.
+class GEM(ProjectedGradient):
+    """Projects the gradient so that the loss on the stored samples of no past task increases.
 
-    In the paper's symbols: g is the stream's gradient, G [past tasks, parameters] those on the
-    memories, v the dual variables and `gamma` the margin γ that they keep from zero.
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        buffer_size: Maximum number of stored samples, divided equally between the tasks.
+        tasks: Number of tasks of the stream.
+        gamma: Margin γ, the lower bound of the dual variables v.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
 
-    >>> learner = GEM(nn.Linear(4, 3), buffer_size=20, tasks=2)
-    >>> inputs, labels = torch.rand(12, 4), torch.randint(3, (12,))
-    >>> learner.observe(inputs, labels)
-    >>> learner.end_task(Samples(inputs, labels))
-    >>> learner.observe(inputs, labels)
-    >>> learner.memory.counts
-    [10]
+    Examples:
+        >>> learner = GEM(nn.Linear(4, 3), buffer_size=20, tasks=2)
+        >>> inputs, labels = torch.rand(12, 4), torch.randint(3, (12,))
+        >>> learner.observe(inputs, labels)
+        >>> learner.end_task(Samples(inputs, labels))
+        >>> learner.observe(inputs, labels)
+        >>> learner.memory.counts
+        [10]
     """
 
-    capturable = False  # the programme is solved on the host
+    capturable = False  # the quadratic programme is solved on the host
 
     def __init__(
         self,
@@ -104,16 +141,27 @@ class GEM(GuardedDescent):
         buffer_size: int,
         tasks: int,
         gamma: float = 0.5,
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
-        super().__init__(network, buffer_size=buffer_size, tasks=tasks, seed=seed, **common)
-        if not 0 <= gamma < float("inf"):
-            raise ValueError(f"gamma is {gamma}; expected a number from 0 on")
+        super().__init__(
+            network,
+            buffer_size=buffer_size,
+            tasks=tasks,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            seed=seed,
+        )
+        check_weight("gamma", gamma)
         self.gamma = gamma
 
     def reference(self) -> Tensor | None:
-        """G: the gradient on each past task's memory."""
+        """Return G [past tasks, parameters], the gradient on each past task's samples."""
         memory = self.memory.contents()
         if memory is None:
             return None
@@ -123,9 +171,9 @@ class GEM(GuardedDescent):
         return torch.stack([self.gradient(*part) for part in parts])
 
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
-        """Equation 11: g̃ = Gᵀv + g, with v ≥ γ minimising ½ vᵀGGᵀv + gᵀGᵀv.
+        """Equation 11: g̃ = Gᵀv + g, where v ≥ γ minimises ½ vᵀGGᵀv + gᵀGᵀv.
 
-        The programme is solved only if some past task's loss would rise.
+        The programme is solved only if the loss of some past task would increase.
         """
         products = reference @ gradient
         self.tally(projected=(products < 0).any())
@@ -135,24 +183,29 @@ class GEM(GuardedDescent):
         wide = reference.double()
         gram = (wide @ wide.T).cpu()
         if not (gram.isfinite().all() and products.isfinite().all()):
-            return gradient  # the run has diverged, which its loss tells
+            return gradient  # training has diverged, which the loss shows
         return gradient + dual_variables(gram, products, self.gamma).to(reference) @ reference
 
 
 def dual_variables(gram: Tensor, products: Tensor, margin: float) -> Tensor:
-    """The v ≥ margin minimising ½ vᵀ(GGᵀ + εI)v + (Gg)ᵀv, from GGᵀ and Gg in double precision.
+    """Return the v ≥ margin that minimises ½ vᵀ(GGᵀ + εI)v + (Gg)ᵀv.
 
-    ε is 10⁻³, as in the authors' code; more only for gradients so large (‖G‖² above 10⁹) that
-    rounding would leave GGᵀ + εI singular.
+    ε is 10⁻³, as in the authors' code, unless gradients are so large (‖G‖² above 10⁹) that rounding
+    would leave GGᵀ + εI singular.
+
+    Args:
+        gram: GGᵀ in double precision.
+        products: Gg in double precision.
+        margin: Lower bound of v.
     """
     import quadprog
 
     identity, bounds = torch.eye(len(gram)).double(), torch.full_like(products, margin)
     quadratic = gram + max(1e-3, 1e-12 * float(gram.trace())) * identity
-    scale = quadratic.diagonal().mean()  # unscaled, quadprog gives up where gradients are large
+    scale = quadratic.diagonal().mean()  # quadprog fails on large unscaled values
     arrays = (quadratic / scale, -products / scale, identity, bounds)
     return torch.from_numpy(quadprog.solve_qp(*(t.numpy() for t in arrays))[0])
 
 
-def _flat(gradients: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
+def _flatten(gradients: tuple[Tensor, ...] | list[Tensor]) -> Tensor:
     return torch.cat([g.reshape(-1) for g in gradients])

@@ -2,36 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
-from perdure.learners import likeness
-from perdure.learners.learner import Learner
-from perdure.learners.predictor import answering
-from perdure.memory.gradients import GradientMemory
+from perdure.learners import gradient_similarity
+from perdure.learners.learner import Augment, Learner, Normalise, check_count, evaluation_mode
+from perdure.memory import GradientBuffer
 from perdure.records import Samples
 
 FIRST_SCORE = 0.1
-"""The score of samples that come when there is nothing to compare them with."""
+"""Score of samples that arrive while the memory is empty."""
 
 
 class GSS(Learner):
-    """Replay from a memory that prefers samples whose gradients point where no other's do.
+    """Replay from a memory that prefers samples with dissimilar gradients.
 
-    In the paper's symbols: g is a sample's gradient, G those of `gss_batch` (n) random samples of
-    the memory M; the score c = max_i cos(g, G_i) + 1 lies between 0 and 2 and is stored in C.
-    Each batch is learned `inner_steps` times. Defaults are the published S-CIFAR-10 setting for a
-    buffer of 500.
+    The score c = max_i cos(g, G_i) + 1 of a sample compares its gradient g with the gradients G of
+    random samples in the memory. It lies between 0 and 2 and is stored with the sample. Defaults
+    are the published setting for S-CIFAR-10 with a buffer of 500.
 
-    >>> learner = GSS(nn.Linear(4, 3), buffer_size=20)
-    >>> for _ in range(3):
-    ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> learner.memory.filled
-    20
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        buffer_size: Maximum number of samples in the memory M.
+        memory_batch: Number of samples replayed per step.
+        gss_batch: Number n of stored samples that new ones are compared with.
+        inner_steps: Number of optimizer steps per batch, each with a new replay batch.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> learner = GSS(nn.Linear(4, 3), buffer_size=20)
+        >>> for _ in range(3):
+        ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+        >>> learner.memory.filled
+        20
     """
+
+    memory: GradientBuffer
 
     def __init__(
         self,
@@ -42,44 +54,48 @@ class GSS(Learner):
         gss_batch: int = 32,
         inner_steps: int = 1,
         lr: float = 0.03,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
-        super().__init__(network, lr=lr, seed=seed, **common)
-        counts = {"memory_batch": memory_batch, "gss_batch": gss_batch, "inner_steps": inner_steps}
-        for name, count in counts.items():
-            if count < 1:
-                raise ValueError(f"{name} is {count}; expected 1 or more")
+        super().__init__(
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+        )
+        check_count("memory_batch", memory_batch)
+        check_count("gss_batch", gss_batch)
+        check_count("inner_steps", inner_steps)
         self.memory_batch = memory_batch
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
-        self.memory = GradientMemory(buffer_size, seed=seed, device=self.device)
-        self._compare = (
-            likeness.of_linear_layers if likeness.is_linear(network) else likeness.of_any
-        )
+        self.memory = GradientBuffer(buffer_size, seed=seed, device=self.device)
+        self._compare = gradient_similarity.comparison(network)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """Learn from stream and replay together, then let the batch compete for the memory."""
+        """Train on new and replayed samples, then present the new ones to the memory."""
         batch = Samples(inputs, labels)
-        for to_come in reversed(range(self.inner_steps)):
+        for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
             x, y = self.prepare(batch, past) if past else self.prepare(batch)
             loss = F.cross_entropy(self.network(x), y)
-            if to_come:
-                self.move(loss)
+            if remaining:
+                self.inner_step(loss)
             else:
-                self.descend(loss)
+                self.optimizer_step(loss)
         self.select(batch)
 
     def host_state(self) -> int:
-        """How far the memory is filled decides the size of the batches drawn from it."""
+        """Return the number of stored samples, which determines the sizes of drawn batches."""
         return self.memory.filled
 
     def select(self, batch: Samples) -> None:
         """Algorithm 2: score the samples and present them to M.
 
-        Images are not augmented here: a score belongs to the sample. The batch as one, by its mean
-        gradient, is scored too: a full memory considers its samples only if that score is below 1.
+        Scores use inputs without augmentation. Samples may replace stored ones only if the score
+        of the batch's mean gradient is below 1.
+
+        Args:
+            batch: New samples.
         """
         stored = self.memory.draw(self.gss_batch)
         x, y = self.normalise(batch.inputs), batch.labels
@@ -87,14 +103,14 @@ class GSS(Learner):
             first = torch.full_like(y, FIRST_SCORE, dtype=torch.float64)
             self.memory.add(batch, first, first[0] < 1)
             return
-        # In full precision: under autocast vmap has no rule for BatchNorm on every device.
-        with answering(self.network), torch.autocast(self.device.type, enabled=False):
+        # Full precision: under autocast, vmap does not support BatchNorm on every device.
+        with evaluation_mode(self.network), torch.autocast(self.device.type, enabled=False):
             x_m = self.normalise(stored.inputs)
-            compared = self._compare(self.network, Samples(x, y), Samples(x_m, stored.labels))
-            considered = compared.batch < 1
+            scores = self._compare(self.network, Samples(x, y), Samples(x_m, stored.labels))
+            considered = scores.batch < 1
             self.tally(considered=considered)
-            # A CPU can be asked without waiting, and is spared all gradients but the batch's.
+            # On a CPU this branch costs nothing and saves the gradients of the single samples.
             if self.device.type == "cpu" and self.memory.full and not considered:
                 return
-            scores = compared.each()
-        self.memory.add(batch, scores, considered)
+            per_sample = scores.per_sample()
+        self.memory.add(batch, per_sample, considered)

@@ -2,43 +2,51 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Learner
-from perdure.learners.predictor import Predictor
-from perdure.memory.exemplars import Exemplars
-from perdure.memory.means import NearestMean
+from perdure.learners.inputs import InputSpec
+from perdure.learners.learner import Augment, Learner, Normalise, Predictor, check_weight
+from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
 
 CHUNK = 1000
-"""Images per forward pass at the end of a task."""
+"""Samples per forward pass at the end of a task."""
 
 
 class ICaRL(Learner):
-    """Sigmoid outputs taught by labels and by the previous network; means of exemplars answer.
+    """Trains with labels and distillation; predicts with the nearest mean of exemplars.
 
-    In the paper's symbols: `buffer_size` is K, the budget of the exemplar lists P_y; g_y(x) are
-    the sigmoids of the network's outputs, q_y those of the network as the last task left it; φ(x)
-    is the input of its last linear layer, scaled to unit length.
+    In the paper's symbols, g_y(x) are the sigmoids of the network's outputs, q_y(x) those of the
+    network at the end of the last task, and φ(x) is the unit-length input of the last linear layer.
+    A class is new if the current task contains it, and old if it has exemplars and is not new;
+    outputs of other classes are not trained. Each batch is trained together with as many
+    exemplars, drawn at random.
 
-    A class is new while the running task brings it, old if it has exemplars and is not new; other
-    outputs are not taught. Each batch is joined by as many exemplars, drawn at random.
-    `weight_decay` is that of the learner's own SGD; an `optimizer` that is given keeps its own.
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes] and ends
+            with a linear layer.
+        buffer_size: Maximum number K of exemplars.
+        weight_decay: Weight decay of the default optimizer. Ignored if `optimizer` is given.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
 
-    >>> learner = ICaRL(nn.Linear(4, 3), buffer_size=6)
-    >>> inputs, labels = torch.rand(12, 4), torch.tensor([0, 1] * 6)
-    >>> learner.observe(inputs, labels)
-    >>> learner.end_task(Samples(inputs, labels))
-    >>> learner.memory.counts, list(learner.predictors())
-    ({0: 3, 1: 3}, ['nearest_mean', 'working'])
+    Examples:
+        >>> learner = ICaRL(nn.Linear(4, 3), buffer_size=6)
+        >>> inputs, labels = torch.rand(12, 4), torch.tensor([0, 1] * 6)
+        >>> learner.observe(inputs, labels)
+        >>> learner.end_task(Samples(inputs, labels))
+        >>> learner.memory.counts, list(learner.predictors())
+        ({0: 3, 1: 3}, ['nearest_mean', 'working'])
     """
 
     needs_boundaries = True
+    memory: ExemplarSet
 
     def __init__(
         self,
@@ -46,24 +54,27 @@ class ICaRL(Learner):
         *,
         buffer_size: int,
         weight_decay: float = 1e-5,
+        lr: float = 0.1,
         optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
-        super().__init__(network, optimizer=optimizer, seed=seed, **common)
-        if not 0 <= weight_decay < float("inf"):
-            raise ValueError(f"weight_decay is {weight_decay}; expected a number from 0 on")
+        super().__init__(
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+        )
+        check_weight("weight_decay", weight_decay)
         if optimizer is None:
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
-        self.memory = Exemplars(buffer_size, seed=seed, device=self.device)
-        self.previous = NearestMean(network)
+        self.memory = ExemplarSet(buffer_size, seed=seed, device=self.device)
+        self.previous = NearestMeanClassifier(network)
         self.new = torch.zeros_like(self.previous.known)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """Algorithm 3 for one batch: new classes are taught by labels, old ones distilled.
+        """Algorithm 3 for one batch: learn new classes from labels, distil old ones.
 
-        The loss is the paper's sum over classes, averaged over the batch. For an old class even
-        an exemplar of its own has the previous network's answer as its target.
+        The loss is the paper's sum over classes, averaged over the batch. Old classes are always
+        distilled, even on their own exemplars.
         """
         batch = Samples(inputs, labels)
         self.new.index_fill_(0, labels, True)
@@ -71,22 +82,29 @@ class ICaRL(Learner):
         x, y = self.prepare(batch, exemplars) if exemplars else self.prepare(batch)
         outputs = self.network(x).float()
         targets = torch.zeros_like(outputs).scatter_(1, y[:, None], 1)
-        taught = self.new
+        trained = self.new
         if exemplars:
             with torch.no_grad():
                 q = self.previous.network(x).float().sigmoid()
             targets = torch.where(self.new, targets, q)
-            taught = self.new | self.previous.known
-        each = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
-        self.descend((each * taught).sum(dim=1).mean())
+            trained = self.new | self.previous.known
+        losses = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
+        self.optimizer_step((losses * trained).sum(dim=1).mean())
 
     @torch.no_grad()
     def end_task(self, samples: Samples) -> None:
-        """Algorithms 4 and 5: cut the lists, herd the task's classes, take all means anew."""
-        samples = Samples(*self._checked(samples.inputs, samples.labels, values=True))
+        """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means.
+
+        Args:
+            samples: Training samples of the task.
+
+        Raises:
+            ValueError: If the samples do not fit the network.
+        """
+        samples = Samples(*self._check_batch(samples.inputs, samples.labels))
         self.previous.network.load_state_dict(self.network.state_dict())
         self.memory.add(samples, self._embed)
-        for label, exemplars in self.memory.lists().items():
+        for label, exemplars in self.memory.by_class().items():
             if len(exemplars.labels):
                 mean = self._embed(exemplars.inputs).mean(dim=0)
                 self.previous.means[label] = F.normalize(mean, dim=0)
@@ -94,28 +112,28 @@ class ICaRL(Learner):
         self.new.zero_()
 
     def predictors(self) -> dict[str, Predictor]:
-        """The nearest mean of exemplars, as of the last task's end; the network's own outputs.
+        """Return the nearest-mean classifier as of the last task's end and the working network.
 
-        Before a task has ended there are no means, and the network's outputs serve as both.
+        Before the first task has ended, both are the working network.
         """
         working = super().predictors()["working"]
         means = Predictor(self.previous, self.normalise) if self.memory.filled else working
         return {"nearest_mean": means, "working": working}
 
     def host_state(self) -> int:
-        """How much is stored decides the size of the batch that exemplars join."""
+        """Return the number of exemplars, which determines the batch size."""
         return self.memory.filled
 
     def _embed(self, inputs: Tensor) -> Tensor:
         chunks = torch.split(inputs, CHUNK)
         return torch.cat([self.previous.features(self.normalise(chunk)) for chunk in chunks])
 
-    def _probe(self, inputs: Tensor) -> dict[str, Any]:
-        found = super()._probe(inputs)
-        if found["classes"] != len(self.new):
+    def _probe(self, inputs: Tensor) -> InputSpec:
+        spec = super()._probe(inputs)
+        if spec.classes != len(self.new):
             raise ValueError(
-                f"the network has {found['classes']} outputs, but its last linear layer "
-                f"{len(self.new)}; iCaRL takes the input of the layer that classifies as features"
+                f"the network has {spec.classes} outputs but its last linear layer has "
+                f"{len(self.new)}; iCaRL needs a network that ends with a linear layer"
             )
         self._embed(inputs[:1].to(self.device))
-        return found
+        return spec

@@ -1,8 +1,8 @@
-"""What every learner shares: checked input, prepared batches, one descent step, and its state.
+"""Base class of the learners: input checks, preparation, optimizer step, metrics and state.
 
-A method is a subclass whose `step` reads in the order of its paper. Two rules make one step serve
-on a CPU and inside a CUDA graph: it asks nothing of the device (no `.item()`, no branch on a
-tensor's value), and what changes lives in tensors that stay where they are.
+A method is a subclass whose `step` follows its paper. The same `step` runs eagerly and inside a
+CUDA graph if it obeys two rules: it never reads a value from the device (no `.item()`, no branch on
+a tensor), and everything that changes is stored in tensors with fixed addresses.
 """
 
 from __future__ import annotations
@@ -12,56 +12,107 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.predictor import Predictor
+from perdure.learners.inputs import (
+    InputSpec,
+    check_inputs,
+    check_label_range,
+    check_labels,
+    describe,
+)
+from perdure.memory import EpisodicMemory
 from perdure.randomness import derive, generator
 from perdure.records import Samples
-from perdure.state import State, give, holds_state, read_file, take, write_file
+from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 Normalise = Callable[[Tensor], Tensor]
-_UNFIT = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
-"""What the state of something else may run into."""
+_STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+"""Errors that loading an unsuitable state may raise."""
+
+
+class Predictor:
+    """A network for inference: maps raw inputs to scores, in evaluation mode.
+
+    Args:
+        module: Holds every weight that the scores depend on.
+        normalise: Maps raw inputs to the inputs of `module`.
+    """
+
+    def __init__(self, module: nn.Module, normalise: Normalise) -> None:
+        self.module = module
+        self.normalise = normalise
+
+    @torch.no_grad()
+    def __call__(self, inputs: Tensor) -> Tensor:
+        """Return scores [n, classes]; a softmax turns them into probabilities.
+
+        The training mode of the module is restored afterwards.
+
+        Args:
+            inputs: Raw inputs [n, ...].
+        """
+        with evaluation_mode(self.module):
+            return self.module(self.normalise(inputs))  # type: ignore[no-any-return]
+
+
+@contextmanager
+def evaluation_mode(module: nn.Module) -> Iterator[None]:
+    """Switch a module to evaluation mode and restore the mode of every submodule afterwards."""
+    training = [part for part in module.modules() if part.training]
+    module.eval()
+    try:
+        yield
+    finally:
+        for part in training:
+            part.training = True
 
 
 def unit_range(inputs: Tensor) -> Tensor:
-    """Bytes to floats from 0 to 1; floats as they are. The default normalisation."""
+    """Scale uint8 inputs to floats in [0, 1] and return float inputs unchanged."""
     return inputs.to(torch.float32).div_(255) if inputs.dtype == torch.uint8 else inputs
 
 
 class Learner(ABC):
     """A network that learns from a stream, batch by batch.
 
-    The network is trained in place. `optimizer` is any torch optimizer over its parameters whose
-    step needs no closure; without one, SGD with rate `lr`. `augment` and `normalise` are applied
-    to stream and replay alike; memories keep the raw images.
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of training batches, both new and
+            replayed. Memories store inputs without augmentation.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
     """
 
     needs_boundaries = False
-    """Whether the method must be told where tasks end, through `end_task`."""
+    """Whether `end_task` must be called when a task ends."""
     capturable = True
-    """Whether `step` keeps the rules above, so that a CUDA graph may replay it."""
+    """Whether `step` can run inside a CUDA graph."""
+    memory: EpisodicMemory | None = None
+    """Stored samples, for methods that keep any."""
 
     def __init__(
         self,
         network: nn.Module,
         *,
-        optimizer: Optimizer | None = None,
         lr: float = 0.1,
+        optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
         seed: int = 0,
     ) -> None:
         parameters = list(network.parameters())
         if not parameters:
-            raise ValueError("the network has no parameters: there is nothing to learn")
+            raise ValueError("the network has no parameters to train")
         if optimizer is None:
-            _positive("lr", lr)
+            if not (isinstance(lr, int | float) and 0 < lr < float("inf")):
+                raise ValueError(f"lr is {lr!r}; expected a number above 0")
             optimizer = torch.optim.SGD(parameters, lr=lr)
         else:
             _check_optimizer(optimizer, parameters)
@@ -73,69 +124,115 @@ class Learner(ABC):
         self.normalise = normalise or unit_range
         self.augmentation = generator(seed, "augmentation", self.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
+        """Number of batches observed."""
         self.finite_steps = torch.zeros((), dtype=torch.int64, device=self.device)
-        """Steps until the sum of the losses became infinite or not a number: all, if it has not."""
-        self._sums: dict[str, Tensor] = {}
-        """Sums over all steps of what `tally` was given, by name."""
-        self._reported: dict[str, float] = {}
+        """Number of steps before the loss became infinite or NaN."""
+        self._totals: dict[str, Tensor] = {}
+        self._last_read: tuple[int, dict[str, float]] = (0, {})
         """Steps and totals at the last call of `metrics`."""
         self._global_random = _global_generator(derive(seed, "global"), self.device)
-        self._expects: dict[str, Any] = {}
+        self._input_spec: InputSpec | None = None
+
+    def __repr__(self) -> str:
+        memory = "" if self.memory is None else f"memory={self.memory!r}, "
+        size = sum(p.numel() for p in self._parameters)
+        name = type(self).__name__
+        return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
 
     # -- learning ---------------------------------------------------------------------------
 
     def observe(self, inputs: Tensor, labels: Tensor, *, check: bool = True) -> None:
-        """Learn from one batch: images [n, ...] and their labels [n].
+        """Learn from one batch.
 
-        ValueError, and nothing changed, if the batch is not what the network takes. `check=False`
-        leaves out the checks that read values (label range, not-a-number), which on a GPU wait
-        for the device.
+        Args:
+            inputs: Raw inputs [n, ...], uint8 or floats.
+            labels: Integer class labels [n].
+            check: Whether to check the values (label range, NaN), which on a GPU waits for the
+                device. Shapes and dtypes are always checked.
+
+        Raises:
+            ValueError: If the batch does not fit the network; the learner is left unchanged.
         """
-        inputs, labels = self._checked(inputs, labels, values=check)
+        inputs, labels = self._check_batch(inputs, labels, values=check)
         with self.randomness():
             self.step(inputs, labels)
 
     @abstractmethod
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """Learn from one batch that is known to be right and on the learner's device."""
+        """Learn from one valid batch on the learner's device.
+
+        Args:
+            inputs: Raw inputs [n, ...].
+            labels: Class labels [n], int64.
+        """
 
     def end_task(self, samples: Samples) -> None:
-        """Hear that a task with these training samples has ended. Most methods do not listen."""
+        """Called when a task ends. No-op by default.
+
+        Args:
+            samples: Training samples of the task.
+        """
         del samples
 
     def prepare(self, *parts: Samples) -> tuple[Tensor, Tensor]:
-        """The parts' images joined, augmented and normalised, and their labels joined."""
+        """Concatenate, augment and normalise batches.
+
+        Args:
+            *parts: One or more batches.
+
+        Returns:
+            Network inputs and labels of all parts, in order.
+        """
         inputs = parts[0].inputs if len(parts) == 1 else torch.cat([p.inputs for p in parts])
         labels = parts[0].labels if len(parts) == 1 else torch.cat([p.labels for p in parts])
         if self.augment is not None:
             inputs = self.augment(inputs, self.augmentation)
         return self.normalise(inputs), labels
 
-    def descend(self, loss: Tensor, **terms: Tensor) -> None:
-        """The optimizer step of a batch: counted, and the terms added to the totals."""
-        self.move(loss)
-        self.steps += 1
-        self.tally(**terms)
-        self.finite_steps += torch.isfinite(self._sums["loss"])
+    def optimizer_step(self, loss: Tensor, **terms: Tensor) -> None:
+        """Take the optimizer step for a batch. Every `step` calls this exactly once.
 
-    optimizer_step = descend
-
-    def move(self, loss: Tensor) -> None:
-        """An optimizer step down the gradient of `loss`.
-
-        For methods that take several on one batch: all but the last, which is to `descend`.
+        Args:
+            loss: Loss to minimise.
+            **terms: Further values to add to the totals, by name.
         """
+        self.backward(loss)
+        self.apply_gradients(loss, **terms)
+
+    def inner_step(self, loss: Tensor) -> None:
+        """Take an additional optimizer step that is not counted as a batch.
+
+        Methods with several optimizer steps per batch call this for all but the last.
+
+        Args:
+            loss: Loss to minimise.
+        """
+        self.backward(loss)
+        self._update_weights()
+        self.tally(loss=loss)
+
+    def backward(self, loss: Tensor) -> None:
+        """Compute the gradients of `loss`: the first half of `optimizer_step`."""
         for parameter in self._parameters:
             parameter.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        self._optimize()
+
+    def apply_gradients(self, loss: Tensor, **terms: Tensor) -> None:
+        """Update the weights and count the batch: the second half of `optimizer_step`.
+
+        Methods that change the gradients call `backward` and this separately.
+        """
+        self._update_weights()
         self.tally(loss=loss)
+        self.steps += 1
+        self.tally(**terms)
+        self.finite_steps += torch.isfinite(self._totals["loss"])
 
-    def _optimize(self) -> None:
-        """The optimizer's step.
+    def _update_weights(self) -> None:
+        """Run the optimizer.
 
-        That of plain SGD is written out: around one addition per parameter, torch's optimizer
-        spends as long as a small network's forward pass.
+        For plain SGD this bypasses `optimizer.step`, whose overhead equals the forward pass of a
+        small network.
         """
         if not _is_plain_sgd(self.optimizer):
             self.optimizer.step()
@@ -145,41 +242,9 @@ class Learner(ABC):
         with torch.no_grad():
             torch._foreach_add_(trained, [p.grad for p in trained], alpha=-group["lr"])
 
-    @property
-    def nonfinite_step(self) -> int:
-        """The first step whose loss was infinite or not a number; 0 if there was none."""
-        finite = int(self.finite_steps)
-        return finite + 1 if finite < int(self.steps) else 0
-
-    def has_finite_weights(self) -> bool:
-        """Whether every weight is a finite number; waits for the device."""
-        return all(bool(p.isfinite().all()) for p in self._parameters)
-
-    def tally(self, **values: Tensor | float) -> None:
-        """Add to the totals that the training loop reads now and then."""
-        for name, value in values.items():
-            if name not in self._sums:
-                self._sums[name] = torch.zeros((), dtype=torch.float64, device=self.device)
-            self._sums[name] += value.detach() if isinstance(value, Tensor) else value
-
-    def metrics(self) -> dict[str, float]:
-        """Means per step since the last call; waits for the device."""
-        before, steps, totals = self._reported, int(self.steps), self.totals()
-        self._reported = {"steps": steps, **totals}
-        taken = steps - before.get("steps", 0)
-        return {name: (total - before.get(name, 0.0)) / taken for name, total in totals.items()}
-
-    def totals(self) -> dict[str, float]:
-        """Sums over all steps; waits for the device."""
-        return {name: float(total) for name, total in sorted(self._sums.items())}
-
-    def histograms(self) -> dict[str, dict[str, list[int]]]:
-        """What was counted in bins, by name: noted once, at the end of a run."""
-        return {}
-
     @contextmanager
     def randomness(self) -> Iterator[None]:
-        """Inside, torch's global generators (dropout draws from them) are this learner's own."""
+        """Replace torch's global generators, which dropout uses, by the learner's own."""
         outside = _global_state(self.device)
         _set_global_state(self._global_random, self.device)
         try:
@@ -189,168 +254,217 @@ class Learner(ABC):
             _set_global_state(outside, self.device)
 
     def host_state(self) -> Hashable:
-        """What `step` reads on the host: while it stays equal, every step runs the same kernels."""
+        """Return the host values that `step` depends on.
+
+        While they are unchanged, every step runs the same kernels and a CUDA graph can be reused.
+        """
         return None
 
     def generators(self) -> list[torch.Generator]:
-        """Every generator that a step draws from, those of the memories included."""
+        """Return every random generator that a step uses, including those of the memories."""
         holders = [self, *(part for part in self._parts().values() if not isinstance(part, Tensor))]
         values = (value for holder in holders for value in getattr(holder, "__dict__", {}).values())
         return [value for value in values if isinstance(value, torch.Generator)]
 
     def networks(self) -> list[nn.Module]:
-        """The working network and those that the memories keep."""
+        """Return the working network and the networks of the memories."""
         kept = (getattr(part, "network", None) for part in self._parts().values())
         return [self.network, *(network for network in kept if isinstance(network, nn.Module))]
 
-    # -- answering --------------------------------------------------------------------------
+    # -- metrics ----------------------------------------------------------------------------
+
+    def tally(self, **values: Tensor | float) -> None:
+        """Add values to the totals without waiting for the device.
+
+        Args:
+            **values: Scalars, by name.
+        """
+        for name, value in values.items():
+            if name not in self._totals:
+                self._totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+            self._totals[name] += value.detach() if isinstance(value, Tensor) else value
+
+    def totals(self) -> dict[str, float]:
+        """Return the sums of the losses and other values over all steps. Waits for the device."""
+        return {name: float(total) for name, total in sorted(self._totals.items())}
+
+    def metrics(self) -> dict[str, float]:
+        """Return means per step since the last call. Waits for the device.
+
+        Returns:
+            Mean of each entry of `totals`; empty if no step was taken since the last call.
+        """
+        last_steps, last_totals = self._last_read
+        steps, totals = self._last_read = int(self.steps), self.totals()
+        if steps == last_steps:
+            return {}
+        return {
+            name: (total - last_totals.get(name, 0.0)) / (steps - last_steps)
+            for name, total in totals.items()
+        }
+
+    def histograms(self) -> dict[str, dict[str, list[int]]]:
+        """Return histograms collected over all steps, by name. Empty by default."""
+        return {}
+
+    @property
+    def nonfinite_step(self) -> int:
+        """First step whose loss was infinite or NaN; 0 if there was none."""
+        finite = int(self.finite_steps)
+        return finite + 1 if finite < int(self.steps) else 0
+
+    def has_finite_weights(self) -> bool:
+        """Return whether all weights are finite. Waits for the device."""
+        return all(bool(p.isfinite().all()) for p in self._parameters)
+
+    # -- prediction -------------------------------------------------------------------------
 
     def predictors(self) -> dict[str, Predictor]:
-        """Every network that can answer, by name; the first is the one that `predict` uses."""
+        """Return every network that can predict, by name; `predict` uses the first."""
         return {"working": Predictor(self.network, self.normalise)}
 
     def predict(self, inputs: Tensor) -> Tensor:
-        """The most probable class of each image, [n]."""
+        """Return the most probable class of each input, [n].
+
+        Args:
+            inputs: Raw inputs [n, ...].
+        """
         return self._scores(inputs).argmax(dim=1)
 
     def predict_proba(self, inputs: Tensor) -> Tensor:
-        """The probability of each class, [n, classes]."""
+        """Return class probabilities [n, classes].
+
+        Args:
+            inputs: Raw inputs [n, ...].
+        """
         return self._scores(inputs).float().softmax(dim=1)
 
     def _scores(self, inputs: Tensor) -> Tensor:
-        self._check_images(inputs)
-        if not self._expects:
+        check_inputs(inputs, self._input_spec, values=True)
+        if self._input_spec is None:
             self._probe(inputs)
         return next(iter(self.predictors().values()))(inputs.to(self.device))
 
-    # -- input ------------------------------------------------------------------------------
+    # -- input checks -----------------------------------------------------------------------
 
-    def _checked(self, inputs: Tensor, labels: Tensor, *, values: bool) -> tuple[Tensor, Tensor]:
-        self._check_images(inputs, values=values)
-        if not isinstance(labels, Tensor) or labels.ndim != 1:
-            raise ValueError(f"labels are {_describe(labels)}; expected a tensor of rank 1")
-        if labels.dtype.is_floating_point or labels.dtype in (torch.bool, torch.complex64):
-            raise ValueError(f"labels are of dtype {labels.dtype}; expected integers")
-        if len(labels) != len(inputs):
-            raise ValueError(f"{len(inputs)} images came with {len(labels)} labels")
-        expects = self._expects or self._probe(inputs)
+    def _check_batch(
+        self, inputs: Tensor, labels: Tensor, *, values: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """Check a batch and move it to the device."""
+        check_inputs(inputs, self._input_spec, values=values)
+        check_labels(labels, len(inputs))
+        spec = self._input_spec or self._probe(inputs)
         if values:
-            low, high = labels.aminmax()
-            if low < 0 or high >= expects["classes"]:
-                raise ValueError(
-                    f"labels range from {int(low)} to {int(high)}; the network has "
-                    f"{expects['classes']} outputs, so expected 0 to {expects['classes'] - 1}"
-                )
-        self._expects = expects
+            check_label_range(labels, spec.classes)
+        self._input_spec = spec
         return inputs.to(self.device), labels.to(self.device, torch.int64)
 
-    def _check_images(self, inputs: Tensor, *, values: bool = True) -> None:
-        if not isinstance(inputs, Tensor) or inputs.ndim < 2:
-            raise ValueError(f"images are {_describe(inputs)}; expected a tensor [n, ...]")
-        if inputs.dtype != torch.uint8 and not inputs.dtype.is_floating_point:
-            raise ValueError(f"images are of dtype {inputs.dtype}; expected uint8 or floats")
-        if len(inputs) == 0:
-            raise ValueError("the batch is empty; expected at least one image")
-        seen = self._expects
-        if seen and list(inputs.shape[1:]) != seen["shape"]:
-            raise ValueError(
-                f"images have shape {tuple(inputs.shape[1:])}; those before had "
-                f"{tuple(seen['shape'])}"
-            )
-        if seen and str(inputs.dtype) != seen["dtype"]:
-            raise ValueError(f"images are of dtype {inputs.dtype}; those before {seen['dtype']}")
-        if values and inputs.dtype.is_floating_point and not inputs.isfinite().all():
-            raise ValueError("images hold values that are infinite or not a number")
-
-    def _probe(self, inputs: Tensor) -> dict[str, Any]:
-        """What the network takes and gives, found by asking it once in evaluation mode."""
+    def _probe(self, inputs: Tensor) -> InputSpec:
+        """Find out what the network accepts and returns, with one sample in evaluation mode."""
+        shape = tuple(inputs.shape[1:])
         try:
             logits = Predictor(self.network, self.normalise)(inputs[:1].to(self.device))
         except (RuntimeError, ValueError, TypeError) as error:
             raise ValueError(
-                f"the network does not take images of shape {tuple(inputs.shape[1:])} and dtype "
-                f"{inputs.dtype}: {error}"
+                f"the network does not accept inputs of shape {shape} and dtype {inputs.dtype}: "
+                f"{error}"
             ) from error
         if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 1:
             raise ValueError(
-                f"the network returned {_describe(logits)} for one image; expected logits "
+                f"the network returned {describe(logits)} for one sample; expected logits "
                 "[n, classes]"
             )
-        return {
-            "shape": list(inputs.shape[1:]),
-            "dtype": str(inputs.dtype),
-            "classes": logits.shape[1],
-        }
+        return InputSpec(shape, str(inputs.dtype), logits.shape[1])
 
     # -- state ------------------------------------------------------------------------------
 
     def _parts(self) -> dict[str, object]:
-        return {name: part for name, part in sorted(vars(self).items()) if holds_state(part)}
+        """Return the attributes that have a state, by name."""
+        return {name: part for name, part in sorted(vars(self).items()) if is_stateful(part)}
 
     def state_dict(self) -> State:
-        """All that a resume needs, random state included: whatever the attributes hold."""
-        parts = {name: take(part) for name, part in self._parts().items()}
+        """Return everything needed to resume, including random state.
+
+        Every attribute with a state is included: tensors, generators, modules, optimizers and
+        objects with `state_dict`.
+        """
+        parts = {name: get_state(part) for name, part in self._parts().items()}
         return {
             **parts,
-            "totals": {name: total.clone() for name, total in self._sums.items()},
-            "reported": dict(self._reported),
-            "expects": dict(self._expects),
+            "totals": {name: total.clone() for name, total in self._totals.items()},
+            "last_read": {"steps": self._last_read[0], "totals": dict(self._last_read[1])},
+            "input_spec": self._input_spec._asdict() if self._input_spec else {},
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Become the learner that the state describes.
+        """Restore a state.
 
-        ValueError, and nothing changed, if it is the state of another method or network.
+        Args:
+            state: Result of `state_dict` on a learner of the same method and network.
+
+        Raises:
+            ValueError: If the state does not fit; the learner is left unchanged.
         """
         before = self.state_dict()
         expected, found = (
             sorted(name for name, part in s.items() if name in self._parts() and part != {})
             for s in (before, state)
         )
-        strange = sorted(set(state) - set(before))
-        if expected != found or strange:
+        unknown = sorted(set(state) - set(before))
+        if expected != found or unknown:
             raise ValueError(
-                f"the state has the parts {[*found, *strange]}; {type(self).__name__} has "
+                f"the state has the parts {[*found, *unknown]}; {type(self).__name__} has "
                 f"{expected}"
             )
         try:
-            self._become(state)
-        except _UNFIT as error:
-            self._become(before)
+            self._load(state)
+        except _STATE_ERRORS as error:
+            self._load(before)
             raise ValueError(
                 f"the state does not fit this {type(self).__name__} and its network: "
                 f"{str(error).strip()}"
             ) from error
 
-    def _become(self, state: State) -> None:
+    def _load(self, state: State) -> None:
         for name, part in self._parts().items():
             try:
-                give(part, state.get(name, {}))  # a file keeps no empty part
-            except _UNFIT as error:
+                load_state(part, state.get(name, {}))  # a module may have an empty state
+            except _STATE_ERRORS as error:
                 raise ValueError(f"{name}: {error}") from error
-        self._reported = dict(state.get("reported", {}))
-        self._sums.clear()
+        self._totals.clear()
         for name, total in state.get("totals", {}).items():
-            self._sums[name] = total.to(self.device, torch.float64, copy=True)
-        expects = dict(state.get("expects", {}))
-        if expects and not (
-            isinstance(expects.get("shape"), list)
-            and isinstance(expects.get("dtype"), str)
-            and isinstance(expects.get("classes"), int)
-        ):
-            raise ValueError(f"expects: {expects} does not describe images")
-        self._expects = expects
+            self._totals[name] = total.to(self.device, torch.float64, copy=True)
+        last = state.get("last_read", {"steps": 0, "totals": {}})
+        self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
+        spec = state.get("input_spec", {})
+        self._input_spec = (
+            InputSpec(tuple(map(int, spec["shape"])), str(spec["dtype"]), int(spec["classes"]))
+            if spec
+            else None
+        )
 
     def save(self, path: str | Path) -> None:
-        """Write the state to a safetensors file, whole or not at all."""
+        """Write the state to a safetensors file, atomically.
+
+        Args:
+            path: File to write or replace.
+        """
         write_file(Path(path), self.state_dict(), {"learner": type(self).__name__})
 
     def load(self, path: str | Path) -> None:
-        """Become what `save` wrote, on a learner of the same method and network."""
+        """Restore a state that `save` wrote.
+
+        Args:
+            path: File saved by a learner of the same method and network.
+
+        Raises:
+            ValueError: If the file cannot be read or does not fit; the learner is left unchanged.
+        """
         state, about = read_file(Path(path))
         if about.get("learner") != type(self).__name__:
             raise ValueError(
-                f"{path} holds a {about.get('learner')}; this learner is a {type(self).__name__}"
+                f"{path} contains the state of {about.get('learner')}; this learner is "
+                f"{type(self).__name__}"
             )
         try:
             self.load_state_dict(state)
@@ -358,19 +472,30 @@ class Learner(ABC):
             raise ValueError(f"{path}: {error}") from error
 
 
-def _positive(name: str, value: float) -> None:
-    if not (isinstance(value, int | float) and 0 < value < float("inf")):
-        raise ValueError(f"{name} is {value!r}; expected a number above 0")
+def check_count(name: str, value: int) -> None:
+    """Raise ValueError unless an argument is at least 1."""
+    if value < 1:
+        raise ValueError(f"{name} is {value}; expected 1 or more")
+
+
+def check_weight(name: str, value: float) -> None:
+    """Raise ValueError unless an argument is finite and not negative."""
+    if not 0 <= value < float("inf"):
+        raise ValueError(f"{name} is {value}; expected a finite number, 0 or more")
 
 
 def _is_plain_sgd(optimizer: Optimizer) -> bool:
-    """Whether the optimizer's step is θ ← θ − η∇ for all its parameters and nobody listens."""
+    """Return whether this is plain SGD without step hooks.
+
+    Learning-rate schedulers wrap `step` in an attribute of the optimizer; it must then be called.
+    """
     group = optimizer.param_groups[0]
     return (
         type(optimizer) is torch.optim.SGD
         and len(optimizer.param_groups) == 1
         and not (group["momentum"] or group["weight_decay"] or group["maximize"])
         and isinstance(group["lr"], float)
+        and "step" not in vars(optimizer)
         and not optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
     )
@@ -380,21 +505,14 @@ def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> No
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(
-            f"{type(optimizer).__name__} needs a closure at each step; expected an optimizer "
-            "whose step needs none"
+            f"{type(optimizer).__name__}.step needs a closure; expected an optimizer that does not"
         )
     given = {id(p) for group in optimizer.param_groups for p in group["params"]}
     if not given <= {id(p) for p in parameters}:
         raise ValueError(
-            "the optimizer holds parameters that are not the network's; build it from "
+            "the optimizer has parameters that do not belong to the network; create it from "
             "network.parameters()"
         )
-
-
-def _describe(value: object) -> str:
-    if isinstance(value, Tensor):
-        return f"a tensor of shape {tuple(value.shape)}"
-    return f"of type {type(value).__name__}"
 
 
 def _global_generator(seed: int, device: torch.device) -> Tensor:

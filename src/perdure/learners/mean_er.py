@@ -1,25 +1,40 @@
-"""Mean-ER: CLS-ER with a single semantic memory, the paper's ablation (its section on Mean-ER)."""
+"""Mean-ER: CLS-ER with a single semantic memory, an ablation in the CLS-ER paper."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from perdure.learners.consistency import ConsistentReplay
-from perdure.learners.predictor import Predictor
-from perdure.memory import SemanticMemory
-from perdure.memory.semantic import Update
+from perdure.learners.consistency import ConsistentReplay, ReplayLogits
+from perdure.learners.learner import Augment, Normalise, Predictor
+from perdure.memory import SemanticMemory, Update
 
 
 class MeanER(ConsistentReplay):
-    """One running average of the network provides the replay logits and answers.
+    """Experience replay with one running average of the network, which also predicts.
 
-    >>> import torch
-    >>> learner = MeanER(torch.nn.Linear(4, 3), buffer_size=20)
-    >>> learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> list(learner.predictors())
-    ['mean', 'working']
+    Args:
+        network: Working network to train, in place. It maps inputs [n, ...] to logits
+            [n, classes].
+        buffer_size: Maximum number of stored samples.
+        memory_batch: Number of samples replayed per step.
+        consistency_weight: Weight λ of the consistency loss.
+        decay: Decay of the semantic memory.
+        rate: Share of the steps that update the semantic memory.
+        update: When the memory is updated: at "random" steps, as published, or at "regular"
+            intervals with the same mean rate.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> import torch
+        >>> learner = MeanER(torch.nn.Linear(4, 3), buffer_size=20)
+        >>> learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+        >>> list(learner.predictors())
+        ['mean', 'working']
     """
 
     def __init__(
@@ -31,30 +46,36 @@ class MeanER(ConsistentReplay):
         consistency_weight: float = 0.15,
         decay: float = 0.999,
         rate: float = 0.5,
-        update: Update = "coin",
+        update: Update = "random",
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
         super().__init__(
             network,
             buffer_size=buffer_size,
             memory_batch=memory_batch,
             consistency_weight=consistency_weight,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
             seed=seed,
-            **common,
         )
         self.mean = SemanticMemory(
             network, decay=decay, rate=rate, name="mean", update=update, seed=seed
         )
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> Tensor:
-        """The one memory's logits."""
-        return self.mean(x)
+    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+        """Return the logits of the semantic memory."""
+        return ReplayLogits(self.mean(x))
 
     def consolidate(self) -> None:
-        """Move the memory towards the working network, at the steps that its rate says."""
+        """Update the semantic memory if this step is one of its own."""
         self.mean.update(self.steps)
 
     def predictors(self) -> dict[str, Predictor]:
-        """The semantic memory answers; the working network can be asked too."""
+        """Return the semantic memory, which predicts, and the working network."""
         return {"mean": Predictor(self.mean.network, self.normalise), **super().predictors()}

@@ -2,33 +2,42 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.optim import Optimizer
 
 from perdure.learners.er import ER
+from perdure.learners.learner import Augment, Normalise, check_count
 from perdure.records import Samples
 
 
 class MER(ER):
-    """Replay whose steps are drawn back towards where they began, as Reptile does.
+    """Replay with Reptile meta-updates, which pull the weights back towards their start.
 
-    In the paper's symbols: `inner_steps` is s, the number of inner batches for each arrival;
-    `memory_batch` k − 1, the replay samples beside the new ones; `beta` β and `gamma` γ, the
-    rates of the Reptile step within and across inner batches.
+    Algorithm 1 of the paper takes k SGD steps on one sample each per inner batch. Here, as in the
+    code behind the published results, an inner batch is one step on all k samples. With β = γ = 1,
+    the published setting, the Reptile updates have no effect, and one inner step equals ER.
 
-    The paper's Algorithm 1 takes k SGD steps of one sample each in an inner batch; here, as in
-    the code behind the published figures, an inner batch is one step on all k together. With
-    β = γ = 1, the published setting, both Reptile steps are identities, and one inner step is a
-    step of ER.
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        buffer_size: Maximum number of stored samples.
+        memory_batch: Number k − 1 of samples replayed with each batch.
+        beta: Rate β of the Reptile update within an inner batch, in (0, 1].
+        gamma: Rate γ of the Reptile update across inner batches, in (0, 1].
+        inner_steps: Number s of inner batches per batch of the stream.
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
 
-    >>> learner = MER(nn.Linear(4, 3), buffer_size=20, beta=0.5, gamma=0.3, inner_steps=2)
-    >>> for _ in range(3):
-    ...     learner.observe(torch.rand(1, 4), torch.randint(3, (1,)))
-    >>> learner.memory.filled, int(learner.steps)
-    (3, 3)
+    Examples:
+        >>> learner = MER(nn.Linear(4, 3), buffer_size=20, beta=0.5, gamma=0.3, inner_steps=2)
+        >>> for _ in range(3):
+        ...     learner.observe(torch.rand(1, 4), torch.randint(3, (1,)))
+        >>> learner.memory.filled, int(learner.steps)
+        (3, 3)
     """
 
     def __init__(
@@ -40,41 +49,50 @@ class MER(ER):
         beta: float = 1.0,
         gamma: float = 1.0,
         inner_steps: int = 1,
+        lr: float = 0.1,
+        optimizer: Optimizer | None = None,
+        augment: Augment | None = None,
+        normalise: Normalise | None = None,
         seed: int = 0,
-        **common: Any,
     ) -> None:
         super().__init__(
-            network, buffer_size=buffer_size, memory_batch=memory_batch, seed=seed, **common
+            network,
+            buffer_size=buffer_size,
+            memory_batch=memory_batch,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            seed=seed,
         )
         for name, rate in (("beta", beta), ("gamma", gamma)):
             if not 0 < rate <= 1:
                 raise ValueError(f"{name} is {rate}; expected a number above 0, at most 1")
-        if inner_steps < 1:
-            raise ValueError(f"inner_steps is {inner_steps}; expected 1 or more")
+        check_count("inner_steps", inner_steps)
         self.beta = beta
         self.gamma = gamma
         self.inner_steps = inner_steps
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
-        """One round of Algorithm 1."""
+        """One iteration of Algorithm 1."""
         batch = Samples(inputs, labels)
-        across = self._weights(unless=self.gamma)
-        for to_come in reversed(range(self.inner_steps)):
+        across = self._copy_weights(self.gamma)
+        for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
-            within = self._weights(unless=self.beta)
+            within = self._copy_weights(self.beta)
             x, y = self.prepare(batch, past) if past else self.prepare(batch)
             loss = F.cross_entropy(self.network(x), y)
-            if to_come:
-                self.move(loss)
+            if remaining:
+                self.inner_step(loss)
             else:
-                self.descend(loss)
+                self.optimizer_step(loss)
             self._reptile(within, self.beta)
         self._reptile(across, self.gamma)
         self.memory.add(batch)
 
-    def _weights(self, *, unless: float) -> list[Tensor]:
-        """A copy of the weights; none where a rate of 1 makes the step from them an identity."""
-        return [] if unless == 1 else [p.detach().clone() for p in self.network.parameters()]
+    def _copy_weights(self, rate: float) -> list[Tensor]:
+        """Copy the weights for a Reptile update; a rate of 1 needs no copy."""
+        return [] if rate == 1 else [p.detach().clone() for p in self.network.parameters()]
 
     @torch.no_grad()
     def _reptile(self, start: list[Tensor], rate: float) -> None:

@@ -1,4 +1,4 @@
-"""SGD: learn from the stream and nothing else. What forgetting looks like."""
+"""SGD: training on the stream alone, the lower bound for methods that prevent forgetting."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from perdure.records import Samples
 
 
 class SGD(Learner):
-    """Plain training on each batch as it comes.
+    """Trains on each batch as it arrives, without a memory.
 
-    >>> import torch
-    >>> learner = SGD(torch.nn.Linear(4, 3))
-    >>> learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> learner.predict(torch.rand(2, 4)).shape
-    torch.Size([2])
+    Args:
+        network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
+        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        augment: Random augmentation `augment(inputs, generator)` of training batches.
+        normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        seed: Seed of all random draws.
+
+    Examples:
+        >>> import torch
+        >>> learner = SGD(torch.nn.Linear(4, 3))
+        >>> learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
+        >>> learner.predict(torch.rand(2, 4)).shape
+        torch.Size([2])
     """
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """θ ← θ − η ∇ CE(f(X), Y)."""
         x, y = self.prepare(Samples(inputs, labels))
-        self.descend(F.cross_entropy(self.network(x), y))
+        self.optimizer_step(F.cross_entropy(self.network(x), y))

@@ -1,50 +1,69 @@
-"""Exemplars: for each class a ranked list of samples that together stand for its mean."""
+"""Exemplars of iCaRL: ranked samples of each class, and a classifier from their class means."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn import functional as F
 
 from perdure.memory.episodic import EpisodicMemory
 from perdure.records import Samples, join
 from perdure.state import State
 
+NO_MEAN_SCORE = -1e4
+"""Score of a class without a mean: finite, but with zero probability after a softmax."""
+
 
 def herd(features: Tensor, count: int) -> Tensor:
-    """Rows of features [n, d] whose running average stays as near as it can to the mean of all.
+    """Choose rows whose running mean approximates the mean of all rows.
 
-    Greedy: the k-th row minimises ‖μ − (φ + S)/k‖, S being the sum of the k − 1 rows before it;
-    no row is taken twice.
+    Greedy: row k minimises ‖μ − (φ + S)/k‖ over the rows not chosen yet, where S is the sum of the
+    k − 1 rows chosen before.
 
-    >>> herd(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]]), 2)
-    tensor([2, 0])
+    Args:
+        features: Feature vectors [n, d].
+        count: Number of rows to choose; at most n are chosen.
+
+    Returns:
+        Indices of the chosen rows, in the order of choice.
+
+    Examples:
+        >>> herd(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]]), 2)
+        tensor([2, 0])
     """
     count = min(count, len(features))
-    mean, lengths = features.mean(dim=0), features.square().sum(dim=1)
-    missing = mean.clone()  # kμ − S
+    mean, squared_norms = features.mean(dim=0), features.square().sum(dim=1)
+    residual = mean.clone()  # kμ − S
     taken = torch.zeros(len(features), dtype=torch.bool, device=features.device)
     chosen = torch.empty(count, dtype=torch.int64, device=features.device)
     for k in range(count):
-        distance = (lengths - 2 * (features @ missing)).masked_fill_(taken, torch.inf)
+        distance = (squared_norms - 2 * (features @ residual)).masked_fill_(taken, torch.inf)
         row = distance.argmin(dim=0, keepdim=True)
         chosen[k : k + 1] = row
         taken.index_fill_(0, row, True)
-        missing += mean - features.index_select(0, row)[0]
+        residual += mean - features.index_select(0, row)[0]
     return chosen
 
 
-class Exemplars(EpisodicMemory):
-    """At most `capacity` samples, shared equally by the classes seen, the best of each first.
+class ExemplarSet(EpisodicMemory):
+    """Divides the buffer equally between the classes so far; each keeps its best exemplars.
 
-    Where the capacity is no multiple of the number of classes, those that came first have one
-    sample more than the others. As classes arrive the lists are cut from their ends.
+    If `buffer_size` is not a multiple of the number of classes, the earliest classes have one
+    exemplar more. When new classes arrive, the last exemplars of each list are dropped.
 
-    >>> memory = Exemplars(5)
-    >>> memory.add(Samples(torch.rand(8, 2), torch.tensor([0, 1] * 4)), lambda inputs: inputs)
-    >>> memory.counts, len(memory.draw(8).labels)
-    ({0: 3, 1: 2}, 5)
+    Args:
+        buffer_size: Maximum number of samples.
+        seed: Seed of the random draws.
+        device: Device that holds the samples.
+
+    Examples:
+        >>> memory = ExemplarSet(5)
+        >>> memory.add(Samples(torch.rand(8, 2), torch.tensor([0, 1] * 4)), lambda inputs: inputs)
+        >>> memory.counts, len(memory.draw(8).labels)
+        ({0: 3, 1: 2}, 5)
     """
 
     def __init__(
@@ -52,29 +71,33 @@ class Exemplars(EpisodicMemory):
     ) -> None:
         super().__init__(buffer_size, seed=seed, device=device)
         self.counts: dict[int, int] = {}
-        """How many samples of each class are stored, in the order in which the classes came."""
+        """Number of exemplars of each class, in the order in which the classes arrived."""
 
     def add(self, samples: Samples, embed: Callable[[Tensor], Tensor]) -> None:
-        """Herd exemplars for every class of a task; `embed` gives the features of images.
+        """Choose exemplars for every class of a task.
 
-        A class that has exemplars already is herded from these and the new samples together.
+        For a class that already has exemplars, they and the new samples are candidates.
+
+        Args:
+            samples: Training samples of the task.
+            embed: Maps inputs [n, ...] to feature vectors [n, d].
         """
-        lists = self.lists()
+        exemplars = self.by_class()
         arrived = [int(label) for label in torch.unique(samples.labels)]
-        classes = list(dict.fromkeys([*lists, *arrived]))
+        classes = list(dict.fromkeys([*exemplars, *arrived]))
         shares = {c: len(range(i, self.buffer_size, len(classes))) for i, c in enumerate(classes)}
         for label in arrived:
             candidates = samples.rows((samples.labels == label).nonzero().squeeze(1))
-            if label in lists:
-                candidates = join(lists[label], candidates)
-            lists[label] = candidates.rows(herd(embed(candidates.inputs), shares[label]))
-        kept = [Samples(p.inputs[: shares[c]], p.labels[: shares[c]]) for c, p in lists.items()]
-        self.counts = {c: len(p.labels) for c, p in zip(lists, kept, strict=True)}
+            if label in exemplars:
+                candidates = join(exemplars[label], candidates)
+            exemplars[label] = candidates.rows(herd(embed(candidates.inputs), shares[label]))
+        kept = [Samples(p.inputs[: shares[c]], p.labels[: shares[c]]) for c, p in exemplars.items()]
+        self.counts = {c: len(p.labels) for c, p in zip(exemplars, kept, strict=True)}
         self.filled = sum(self.counts.values())
         self._write(torch.arange(self.filled, device=self.device), join(*kept))
 
-    def lists(self) -> dict[int, Samples]:
-        """The exemplars of each class, the best first, not copied."""
+    def by_class(self) -> dict[int, Samples]:
+        """Return a view of the exemplars of each class, best first."""
         stored = self.contents()
         if stored is None:
             return {}
@@ -83,14 +106,63 @@ class Exemplars(EpisodicMemory):
         return dict(zip(self.counts, parts, strict=True))
 
     def state_dict(self) -> State:
-        """Capacity, generator, classes with their counts, and the stored samples."""
+        """Return the stored samples, their number per class and the generator."""
         classes, counts = list(self.counts), list(self.counts.values())
         return {**super().state_dict(), "classes": classes, "counts": counts}
 
     def load_state_dict(self, state: State) -> None:
-        """Become the memory that the state describes; the capacity must be the same."""
+        """Restore a state of an exemplar set of the same size."""
         counts = {int(c): int(n) for c, n in zip(state["classes"], state["counts"], strict=True)}
         if sum(counts.values()) != int(state["filled"]):
-            raise ValueError(f"counts of {counts} do not add up to {state['filled']} samples")
+            raise ValueError(f"counts {counts} do not add up to {state['filled']} samples")
         super().load_state_dict(state)
         self.counts = counts
+
+
+class NearestMeanClassifier(nn.Module):
+    """Classifies by the nearest class mean in the feature space of a frozen copy of a network.
+
+    Scores are negative Euclidean distances between unit vectors, from −2 to 0; classes without a
+    mean have the score `NO_MEAN_SCORE`.
+
+    Args:
+        network: Network to copy; the input of its last linear layer is the feature vector.
+    """
+
+    means: Tensor
+    """Unit-length class means [classes, features]."""
+    known: Tensor
+    """Whether each class has a mean, [classes]."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        weight = _last_linear(network).weight
+        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.register_buffer("means", torch.zeros_like(weight, dtype=torch.float32))
+        self.register_buffer("known", torch.zeros_like(weight[:, 0], dtype=torch.bool))
+        self.eval()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return scores [n, classes] for normalised inputs."""
+        mode = "donot_use_mm_for_euclid_dist"  # matrix products round small distances to zero
+        distances = torch.cdist(self.features(x), self.means, compute_mode=mode)
+        return torch.where(self.known, -distances, NO_MEAN_SCORE)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Return φ(x) [n, features]: the input of the last linear layer, scaled to unit length."""
+        captured: list[Tensor] = []
+        head = _last_linear(self.network)
+        with head.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0])):
+            self.network(x)
+        if not captured or captured[-1].shape != (len(x), head.in_features):
+            raise ValueError(
+                "the network's last linear layer does not receive one feature vector per sample"
+            )
+        return F.normalize(captured[-1].float(), dim=1)
+
+
+def _last_linear(network: nn.Module) -> nn.Linear:
+    linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
+    if not linear:
+        raise ValueError("the network has no nn.Linear layer whose input could serve as features")
+    return linear[-1]

@@ -1,4 +1,4 @@
-"""Reservoir sampling (the paper's Algorithm 2): a uniform sample of everything seen so far."""
+"""Reservoir sampling (Algorithm 2 of the CLS-ER paper): a uniform sample of the stream so far."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ from torch import Tensor
 from perdure.memory.episodic import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
-from perdure.state import State, give, take
+from perdure.state import State, get_state, load_state
 
 
 class Reservoir(EpisodicMemory):
-    """At most `capacity` samples; each sample of the stream is in it with equal probability.
+    """Keeps each sample of the stream with equal probability.
 
-    Where a sample goes is computed on the device, which is never asked for it.
+    Rows are chosen on the device, without synchronisation with the host.
 
-    >>> memory = Reservoir(3)
-    >>> memory.add(Samples(torch.arange(10.).reshape(5, 2), torch.tensor([0, 1, 2, 3, 4])))
-    >>> memory.filled, int(memory.seen), len(memory.draw(8).labels)
-    (3, 5, 3)
+    Args:
+        buffer_size: Maximum number of samples.
+        seed: Seed of the random draws.
+        device: Device that holds the samples.
+
+    Examples:
+        >>> memory = Reservoir(3)
+        >>> memory.add(Samples(torch.arange(10.).reshape(5, 2), torch.tensor([0, 1, 2, 3, 4])))
+        >>> memory.filled, int(memory.seen), len(memory.draw(8).labels)
+        (3, 5, 3)
     """
 
     def __init__(
@@ -27,43 +33,102 @@ class Reservoir(EpisodicMemory):
     ) -> None:
         super().__init__(buffer_size, seed=seed, device=device)
         self.seen = torch.zeros((), dtype=torch.int64, device=device)
+        """Number of samples added so far."""
         self.insertion = generator(seed, "reservoir", device)
-        # 1, 2 … n for each batch size n that came: all are kept, since graphs refer to them.
+        # 1, 2, …, n for each batch size n so far. Kept because CUDA graphs refer to them.
         self._ordinals: dict[int, Tensor] = {}
 
     def add(self, samples: Samples) -> None:
-        """Present samples in order; chance decides which are kept and which they replace."""
+        """Present samples of the stream in order; each may replace a stored one.
+
+        Args:
+            samples: Next samples of the stream.
+        """
         count = len(samples.labels)
         self._write(self._slots(count), samples)
         self.filled = min(self.buffer_size, self.filled + count)
 
     def _slots(self, count: int) -> Tensor:
-        """Where each of the next `count` samples goes; `capacity` means nowhere."""
+        """Draw a row for each of the next `count` samples; `buffer_size` means not kept."""
         if count not in self._ordinals:
             self._ordinals[count] = torch.arange(1, count + 1, device=self.device)
-        seen_with_it = self._ordinals[count] + self.seen
-        # Algorithm 2 draws from [0, N], N samples having been seen. Float64 is exact far beyond
-        # any stream; float32 would be wrong from 10^7 samples on.
+        position = self._ordinals[count] + self.seen
+        # Algorithm 2 draws an integer from [0, N] after N samples. Products in float32 would be
+        # inexact from 10^7 samples on.
         uniform = torch.rand(
             count, dtype=torch.float64, device=self.device, generator=self.insertion
         )
-        slots = uniform.mul_(seen_with_it).long()
+        slots = uniform.mul_(position).long()
         if not self.full:
-            slots = torch.where(seen_with_it <= self.buffer_size, seen_with_it - 1, slots)
+            slots = torch.where(position <= self.buffer_size, position - 1, slots)
         slots.clamp_(max=self.buffer_size)
-        # Two samples of one batch in one slot: the later one stays, whatever order the device
-        # writes in.
+        # If several samples of a batch get the same row, the last one is kept, whatever the
+        # order in which the device writes.
         overwritten = (slots[:, None] == slots).triu_(1).any(1)
         self.seen += count
         return slots.masked_fill_(overwritten, self.buffer_size)
 
     def state_dict(self) -> State:
-        """Stored samples, the count of all that were seen, and the generators."""
-        own = {"seen": take(self.seen), "insertion": take(self.insertion)}
+        """Return the stored samples, the number of samples seen and the generators."""
+        own = {"seen": get_state(self.seen), "insertion": get_state(self.insertion)}
         return {**super().state_dict(), **own}
 
     def load_state_dict(self, state: State) -> None:
-        """Become the reservoir that the state describes; the capacity must be the same."""
+        """Restore a state of a reservoir of the same size."""
         super().load_state_dict(state)
-        give(self.seen, state["seen"])
-        give(self.insertion, state["insertion"])
+        load_state(self.seen, state["seen"])
+        load_state(self.insertion, state["insertion"])
+
+
+class AgeTrackingReservoir(Reservoir):
+    """A reservoir that knows how many steps ago each sample was stored.
+
+    Args:
+        buffer_size: Maximum number of samples.
+        clock: Scalar that counts steps; its owner advances it in place.
+        seed: Seed of the random draws.
+        device: Device that holds the samples.
+
+    Examples:
+        >>> clock = torch.tensor(3)
+        >>> memory = AgeTrackingReservoir(4, clock=clock)
+        >>> memory.add(Samples(torch.rand(2, 5), torch.tensor([0, 1])))
+        >>> _ = clock.add_(2), memory.draw(2)
+        >>> memory.drawn_ages()
+        tensor([3, 3])
+    """
+
+    def __init__(
+        self, buffer_size: int, *, clock: Tensor, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(buffer_size, seed=seed, device=device)
+        self.clock = clock
+        self.stored_at = torch.zeros(buffer_size + 1, dtype=torch.int64, device=device)
+        self._drawn: Tensor | None = None
+
+    def drawn_ages(self) -> Tensor:
+        """Return the ages [n] in steps of the samples that `draw` returned last.
+
+        The age includes the current step: in the step after a sample was stored, it is 1. Call
+        this before `add`, which may overwrite the samples.
+        """
+        if self._drawn is None:
+            raise ValueError("no samples have been drawn yet")
+        return self.clock + 1 - self.stored_at.index_select(0, self._drawn)
+
+    def _choose(self, count: int) -> Tensor:
+        self._drawn = super()._choose(count)
+        return self._drawn
+
+    def _write(self, rows: Tensor, samples: Samples) -> None:
+        super()._write(rows, samples)
+        self.stored_at.index_copy_(0, rows, self.clock.expand(len(rows)))
+
+    def state_dict(self) -> State:
+        """Return the state of the reservoir and the steps at which the samples were stored."""
+        return {**super().state_dict(), "stored_at": self.stored_at[: self.filled].clone()}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state of a reservoir of the same size."""
+        super().load_state_dict(state)
+        load_state(self.stored_at[: self.filled], state["stored_at"])

@@ -10,25 +10,31 @@ import torch
 from torch import Tensor, nn
 
 from perdure.randomness import generator
-from perdure.state import State, give, take
+from perdure.state import State, get_state, load_state
 
 if TYPE_CHECKING:
     from perdure.kernels.average import MovingAverage
 
-Update = Literal["coin", "every"]
-"""When a memory is updated: as a coin says, or at regular steps."""
+Update = Literal["random", "regular"]
+"""When a semantic memory is updated: at random steps or at evenly spaced ones."""
 
 
 class SemanticMemory:
-    """An exponential moving average of a network's weights, updated at a share of the steps.
+    """An exponential moving average of a network's weights.
 
-    Which steps these are is left to chance (`update="coin"`: each with probability `rate`), or they
-    are spread evenly (`update="every"`: of n steps exactly ⌊n·rate⌋; every tenth at a rate of 0.1).
+    An update computes θ ← d·θ + (1 − d)·θ_W with d = min(1 − 1/(step + 1), decay), so that the
+    average warms up over the first steps. Parameters are averaged, buffers are not: the running
+    statistics of BatchNorm come from this network's own forward passes. The network therefore
+    stays in training mode.
 
-    At a step that updates it, θ ← d·θ + (1 − d)·θ_W with d = min(1 − 1/(step + 1), decay): the
-    average warms up over the first steps. Parameters are averaged; buffers are not. BatchNorm's
-    running statistics are those of this network's own forward passes, which is why it stays in
-    training mode while it serves replay.
+    Args:
+        network: Working network to average. The memory starts as a copy of it.
+        decay: Largest decay d, in [0, 1).
+        rate: Share of the training steps that update the memory, in (0, 1].
+        name: Name of the memory, which selects its random generator.
+        update: "random" updates at each step with probability `rate`; "regular" spaces the
+            updates evenly, so that n steps make exactly ⌊n·rate⌋ updates.
+        seed: Seed of the random draws.
     """
 
     def __init__(
@@ -38,7 +44,7 @@ class SemanticMemory:
         decay: float,
         rate: float,
         name: str,
-        update: Update = "coin",
+        update: Update = "random",
         seed: int = 0,
     ) -> None:
         if not 0 <= decay < 1:
@@ -50,46 +56,54 @@ class SemanticMemory:
         self.network = copy.deepcopy(network).requires_grad_(False).train()
         self.decay = decay
         self.rate = rate
-        self.regular = update == "every"
+        self.regular = update == "regular"
         self._working: list[Tensor] = list(network.parameters())
         self._averaged: list[Tensor] = list(self.network.parameters())
         self._device = self._averaged[0].device
-        self.coin = generator(seed, f"{name} update", self._device)
-        self._mover: MovingAverage | None = None
+        self.draws = generator(seed, f"{name} update", self._device)
+        self._kernel: MovingAverage | None = None
         self._addresses: list[int] = []
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Logits for a replay batch, with that batch's own BatchNorm statistics."""
+        """Return logits for a replay batch, without gradient.
+
+        BatchNorm normalises the batch by its own statistics.
+
+        Args:
+            x: Normalised inputs [n, ...].
+        """
         with torch.no_grad():
             return self.network(x)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def update(self, step: Tensor) -> None:
-        """Move towards the working network, if this is a step to do so.
+        """Move towards the working network if this step is one that updates the memory.
 
-        `step` counts every training step of the stream from 1, updated or not. A step that does
-        not update moves by a weight of zero: the decision never leaves the device.
+        Other steps use a weight of zero, so that the decision stays on the device.
+
+        Args:
+            step: Number of the current training step, counted from 1.
         """
         weight = (step + 1).to(self._averaged[0].dtype).reciprocal_().clamp_(min=1 - self.decay)
         if self.rate < 1:
             weight *= self._is_due(step)
-        if self._device.type == "cuda" and self._fuses():
-            self._move(weight)
+        if self._device.type == "cuda" and self._can_fuse():
+            self._fused_update(weight)
         else:
             torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
 
-    def _move(self, weight: Tensor) -> None:
-        """The update in one kernel, which a weight of zero ends at once."""
+    def _fused_update(self, weight: Tensor) -> None:
+        """Update in one kernel, which returns immediately if the weight is zero."""
         from perdure.kernels.average import MovingAverage
 
         addresses = [t.data_ptr() for t in (*self._averaged, *self._working)]
-        if self._mover is None or addresses != self._addresses:
-            self._mover = MovingAverage(self._averaged, self._working)
+        if self._kernel is None or addresses != self._addresses:
+            self._kernel = MovingAverage(self._averaged, self._working)
             self._addresses = addresses
-        self._mover(weight)
+        self._kernel(weight)
 
-    def _fuses(self) -> bool:
-        """Whether the kernel takes these tensors: dense float32, both sides laid out alike."""
+    def _can_fuse(self) -> bool:
+        """Return whether the kernel supports the tensors: dense float32 with equal strides."""
         pairs = zip(self._averaged, self._working, strict=True)
         return find_spec("triton") is not None and all(
             a.dtype == b.dtype == torch.float32
@@ -99,18 +113,19 @@ class SemanticMemory:
         )
 
     def _is_due(self, step: Tensor) -> Tensor:
+        """Return whether this step updates the memory, as a boolean scalar on the device."""
         if not self.regular:
-            return torch.rand((), device=self._device, generator=self.coin) < self.rate
-        # The rates of all steps so far are added up; each time the sum passes a whole number an
-        # update is due. A billionth more, or 10 steps of 0.1 would add up to less than 1.
+            return torch.rand((), device=self._device, generator=self.draws) < self.rate
+        # An update is due whenever step · rate passes an integer. The small offset compensates
+        # for rounding: ten steps at rate 0.1 must reach 1.
         before, now = ((step - 1).double(), step.double())
         return (now * self.rate + 1e-9).floor() > (before * self.rate + 1e-9).floor()
 
     def state_dict(self) -> State:
-        """Weights, buffers and the coin."""
-        return {"network": take(self.network), "coin": take(self.coin)}
+        """Return the weights, buffers and random generator."""
+        return {"network": get_state(self.network), "draws": get_state(self.draws)}
 
     def load_state_dict(self, state: State) -> None:
-        """Become what the state says, in place."""
-        give(self.network, state["network"])
-        give(self.coin, state["coin"])
+        """Restore a state in place."""
+        load_state(self.network, state["network"])
+        load_state(self.draws, state["draws"])

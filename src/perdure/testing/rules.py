@@ -1,4 +1,4 @@
-"""How a rule is stated and what becomes of a broken one."""
+"""Tools for writing conformance checks."""
 
 from __future__ import annotations
 
@@ -18,30 +18,28 @@ from perdure.streams import Stream
 _P = ParamSpec("_P")
 
 
-class Broken(Exception):
-    """What was found in place of what the rule asks for."""
+class Violation(Exception):
+    """A violated rule, with what was found."""
 
 
 def rule(check: Callable[_P, None]) -> Callable[_P, None]:
-    """Whatever goes wrong in the check becomes an AssertionError with the name of the rule."""
-    stated = check.__name__.replace("_", " ")
+    """Turn every error in a check into an AssertionError that names the subject and the rule."""
+    name = check.__name__.replace("_", " ")
 
     @functools.wraps(check)
     def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        subject = next(iter([*args, *kwargs.values()]))
+        subject = _subject_name(next(iter([*args, *kwargs.values()])))
         try:
             check(*args, **kwargs)
-        except Broken as error:
-            raise AssertionError(f"{called(subject)}: {stated}: {error}") from error.__cause__
+        except Violation as error:
+            raise AssertionError(f"{subject}: {name}: {error}") from error.__cause__
         except Exception as error:
-            found = f"{type(error).__name__}: {error}"
-            raise AssertionError(f"{called(subject)}: {stated}: {found}") from error
+            raise AssertionError(f"{subject}: {name}: {type(error).__name__}: {error}") from error
 
     return checked
 
 
-def called(subject: object) -> str:
-    """The name of a learner's maker or of a stream."""
+def _subject_name(subject: object) -> str:
     if isinstance(subject, Stream):
         return f"stream {subject.name}"
     while isinstance(subject, functools.partial):
@@ -50,25 +48,25 @@ def called(subject: object) -> str:
 
 
 def require(condition: bool | Tensor, otherwise: str) -> None:
-    """Break the rule, saying what was found, unless the condition holds."""
+    """Raise a Violation with the message `otherwise` unless the condition holds."""
     if not condition:
-        raise Broken(otherwise)
+        raise Violation(otherwise)
 
 
-def refused(what: str, call: Callable[[], object]) -> None:
-    """Require a ValueError."""
+def require_value_error(what: str, call: Callable[[], object]) -> None:
+    """Raise a Violation unless the call raises ValueError."""
     try:
         call()
     except ValueError:
         return
     except Exception as error:
-        raise Broken(f"{what} raised {type(error).__name__}, not ValueError: {error}") from error
-    raise Broken(f"{what} was taken without a ValueError")
+        raise Violation(f"{what} raised {type(error).__name__}, not ValueError: {error}") from error
+    raise Violation(f"{what} did not raise ValueError")
 
 
 @contextmanager
 def global_random_untouched() -> Iterator[None]:
-    """Inside, nothing may draw from the generators that all programs share."""
+    """Require that the body does not use the global random generators."""
 
     def states() -> tuple[object, ...]:
         return torch.get_rng_state().tolist(), random.getstate(), repr(np.random.get_state())
@@ -76,9 +74,9 @@ def global_random_untouched() -> Iterator[None]:
     before = states()
     yield
     for name, old, new in zip(("torch", "random", "numpy.random"), before, states(), strict=True):
-        require(old == new, f"the global state of {name} has moved")
+        require(old == new, f"the global state of {name} has changed")
 
 
 def equal(one: Samples, other: Samples) -> bool:
-    """Whether images and labels are the same."""
+    """Return whether inputs and labels are equal."""
     return one.inputs.equal(other.inputs) and one.labels.equal(other.labels)

@@ -53,7 +53,7 @@ class Settings:
     engine: str = "eager"
     deterministic: bool = False
     """On a GPU: the same bits again, at the cost of the fastest kernels. A CPU's always are."""
-    update: str = "coin"
+    update: str = "random"
     """clser, mean-er: when the semantic memories are updated, by a coin or at regular steps."""
     ranks: int = 1
     """Processes that share the learner's work, as torchrun started them."""
@@ -66,7 +66,7 @@ class Settings:
     def deciding(self) -> dict[str, Any]:
         """What the hash covers. An option that came later is left out where it is not used."""
         fields = {k: v for k, v in asdict(self).items() if k not in _REMARKS}
-        if self.update == "coin":
+        if self.update == "random":
             del fields["update"]
         if self.ranks == 1:
             del fields["ranks"]
@@ -222,7 +222,7 @@ def build_learner(settings: Settings, inputs: Inputs, seed: int) -> Learner:
     }
     if settings.buffer_size is not None:
         arguments["buffer_size"] = settings.buffer_size
-    if settings.update != "coin":
+    if settings.update != "random":
         arguments["update"] = settings.update
     if "tasks" in accepted(learner):
         arguments["tasks"] = inputs.tasks

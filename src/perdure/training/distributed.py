@@ -17,6 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import Any, ClassVar, TypeVar
 
 import torch
@@ -24,7 +25,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from perdure.learners import Learner
+from perdure.learners import Learner, MultiBatchNetwork
+from perdure.learners.multi_batch import one_by_one
 from perdure.randomness import derive
 from perdure.training.loop import TrainingError
 
@@ -96,8 +98,8 @@ def synchronise(network: nn.Module) -> None:
                     f"the network has a {type(norm).__name__}, which processes cannot share; "
                     "start one process"
                 )
-    if hasattr(network, "forward_each"):  # it joins batches, whose rows would be divided as one
-        network.forward_each = None  # type: ignore[assignment]
+    if isinstance(network, MultiBatchNetwork):  # joined batches would be divided as one
+        network.forward_batches = MethodType(one_by_one, network)  # type: ignore[method-assign]
 
 
 def _has_batch_norm(network: nn.Module) -> bool:

@@ -48,7 +48,7 @@ def plan(
     engine: str | None = None,
     deterministic: bool = False,
     elsewhere: bool = False,
-    update: str = "coin",
+    update: str = "random",
     ranks: int = 1,
 ) -> Settings:
     """Settings for a method on a stream; `given` are the hyperparameters that the user chose.
@@ -67,7 +67,7 @@ def plan(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
     takes = accepted(find_learner(method))
-    if update != "coin" and "update" not in takes:
+    if update != "random" and "update" not in takes:
         raise ValueError(
             f"--update {update}: {method} has no semantic memories; clser and mean-er have"
         )
@@ -110,7 +110,7 @@ def plan(
         and chosen == entry.datasets[0]
         and (network, stream_seed, validation, max_steps) == (None,) * 4
         and not (notes or given)
-        and update == "coin",
+        and update == "random",
     )
     if settings.network not in catalog.NETWORKS and ":" not in settings.network:
         raise ValueError(

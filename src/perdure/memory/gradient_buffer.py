@@ -1,0 +1,97 @@
+"""Memory of gradient-based sample selection: prefers samples with dissimilar gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from perdure.memory.episodic import EpisodicMemory
+from perdure.randomness import generator
+from perdure.records import Samples
+from perdure.state import State, get_state, load_state
+
+
+class GradientBuffer(EpisodicMemory):
+    """Stores samples with a similarity score; samples with high scores are replaced first.
+
+    Free rows are filled in order. After that, a candidate with score c selects stored sample i
+    with probability s_i / Σ s, where s are the stored scores, and replaces it with probability
+    s_i / (s_i + c). All candidates of a batch compete at once, against the scores at the time the
+    last free row was filled. If several win the same row, the last one is kept.
+
+    Args:
+        buffer_size: Maximum number of samples.
+        seed: Seed of the random draws.
+        device: Device that holds the samples.
+
+    Examples:
+        >>> memory = GradientBuffer(3)
+        >>> batch = Samples(torch.rand(5, 2), torch.arange(5))
+        >>> memory.add(batch, torch.tensor([1.5, 1.25, 0.25, 0.75, 1]), torch.tensor(False))
+        >>> memory.contents().labels.tolist(), memory.scores[:3].tolist()
+        ([0, 1, 2], [1.5, 1.25, 0.25])
+    """
+
+    def __init__(
+        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(buffer_size, seed=seed, device=device)
+        self.scores = torch.zeros(buffer_size + 1, dtype=torch.float64, device=device)
+        """Score of each stored sample when it was added."""
+        self.insertion = generator(seed, "gradient selection", device)
+
+    def add(self, samples: Samples, scores: Tensor, replace: Tensor) -> None:
+        """Present samples with their scores.
+
+        Args:
+            samples: Candidates.
+            scores: Their scores [n].
+            replace: Boolean scalar on the device: whether the candidates may replace stored
+                samples. If not, they only fill free rows.
+        """
+        count = len(samples.labels)
+        scores = scores.double()
+        rows = self.filled + torch.arange(count, device=self.device)
+        if self.filled + count > self.buffer_size:
+            rows = self._compete(rows, scores, replace)
+        self.scores.index_copy_(0, rows, scores)
+        self._write(rows, samples)
+        self.filled = min(self.buffer_size, self.filled + count)
+
+    def _compete(self, rows: Tensor, scores: Tensor, replace: Tensor) -> Tensor:
+        """Return the row of each sample; samples without a free row must win one."""
+        free = rows < self.buffer_size
+        if not self.full:
+            self.scores.index_copy_(0, rows.clamp(max=self.buffer_size), scores)
+        cumulative = self.scores[: self.buffer_size].cumsum(0)
+        selection, acceptance = torch.rand(
+            2, len(rows), dtype=torch.float64, device=self.device, generator=self.insertion
+        )
+        victims = torch.searchsorted(cumulative, selection * cumulative[-1], right=True)
+        victims.clamp_(max=self.buffer_size - 1)
+        stored = self.scores[victims]
+        wins = replace & (acceptance < stored / (stored + scores))
+        rows = torch.where(free, rows, victims.masked_fill_(~wins, self.buffer_size))
+        # If several samples of a batch get the same row, the last one is kept, whatever the
+        # order in which the device writes.
+        overwritten = (rows[:, None] == rows).triu_(1).any(1)
+        return rows.masked_fill_(overwritten, self.buffer_size)
+
+    def state_dict(self) -> State:
+        """Return the stored samples, their scores and the generators."""
+        return {
+            **super().state_dict(),
+            "insertion": get_state(self.insertion),
+            "scores": self.scores[: self.filled].clone(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state of a buffer of the same size."""
+        if len(state["scores"]) != int(state["filled"]):
+            raise ValueError(
+                f"the state has {len(state['scores'])} scores for {state['filled']} samples"
+            )
+        super().load_state_dict(state)
+        load_state(self.insertion, state["insertion"])
+        self.scores.zero_()
+        load_state(self.scores[: self.filled], state["scores"])

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.learners.age_histogram import AgeHistogram
+
+
+@given(st.lists(st.tuples(st.integers(1, 10**9), st.booleans()), min_size=1, max_size=20))
+def test_bins_double_in_width(samples: list[tuple[int, bool]]) -> None:
+    histogram = AgeHistogram()
+    for part in (samples[:7], samples[7:]):
+        if part:
+            ages, marked = zip(*part, strict=True)
+            histogram.add(torch.tensor(ages), torch.tensor(marked))
+    bins = [age.bit_length() - 1 for age, _ in samples]
+    marked_bins = [age.bit_length() - 1 for age, mark in samples if mark]
+    counts = histogram.read()
+    assert counts.edges == [2**k for k in range(max(bins) + 2)]
+    assert counts.total == [bins.count(k) for k in range(max(bins) + 1)]
+    assert counts.marked == [marked_bins.count(k) for k in range(max(bins) + 1)]
+
+
+def test_empty_histogram() -> None:
+    assert AgeHistogram().read() == ([1], [], [])
+
+
+def test_state_contains_the_counts() -> None:
+    one, other = AgeHistogram(), AgeHistogram()
+    one.add(torch.tensor([1, 5, 5]), torch.tensor([True, True, False]))
+    other.load_state_dict(one.state_dict())
+    assert other.read() == one.read() == ([1, 2, 4, 8], [1, 0, 2], [1, 0, 1])
+    one.add(torch.tensor([1]), torch.tensor([True]))
+    assert other.read() != one.read()
