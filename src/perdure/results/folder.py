@@ -38,7 +38,7 @@ from perdure.files import (
 )
 from perdure.learners import Learner
 from perdure.lock import locked, refuse_if_locked
-from perdure.state import take, write_file
+from perdure.state import get_state, write_file
 
 LEARNER_FILE = "learner.safetensors"
 T = TypeVar("T")
@@ -112,7 +112,7 @@ class RunFolder:
         names = ["config.json", "timing.json", "events.jsonl", LEARNER_FILE]
         for name, predictor in learner.predictors().items():
             names.append(f"models/{name}.safetensors")
-            write_file(self.path / names[-1], take(predictor.module), {"predictor": name})
+            write_file(self.path / names[-1], get_state(predictor.module), {"predictor": name})
         learner.save(self.path / LEARNER_FILE)
         write_json(self.path / "timing.json", timing)
         files = {name: digest((self.path / name).read_bytes()) for name in names}

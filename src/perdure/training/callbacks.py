@@ -83,7 +83,7 @@ class EventLog(Callback):
         """Write a `metrics` event and, for methods with an episodic memory, a `memory` event."""
         if self.run not in (None, run):
             return
-        self.folder.event("metrics", step=run.step, **metrics)
+        self.folder.event("metrics", step=run.step, values=dict(metrics))
         memory = getattr(run.learner, "memory", None)
         if isinstance(memory, EpisodicMemory):
             counts = memory.class_counts(run.stream.classes)

@@ -17,7 +17,7 @@ from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, from_batches
-from perdure.streams.checked import Pair
+from perdure.streams.from_data import Pair
 from perdure.training.callbacks import Callback
 from perdure.training.engine import Eager, Engine
 from perdure.training.record import Record
