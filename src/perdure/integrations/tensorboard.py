@@ -106,7 +106,7 @@ class _RunLog:
 
 def _scalars(event: dict[str, Any]) -> dict[str, float]:
     match event:
-        case {"event": "metrics", "step": _, **metrics}:
+        case {"event": "metrics", "values": dict() as metrics}:
             return {f"train/{name}": value for name, value in metrics.items()}
         case {"event": "evaluation", "class_il": class_il}:
             return {

@@ -58,7 +58,7 @@ class SharedFolder(RunFolder):
         Ranks on different hardware may round differently; ranks that received different batches
         differ by far more.
         """
-        losses = from_all(float(content.get("loss", 0)))
+        losses = from_all(float(content.get("values", {}).get("loss", 0)))
         if any(abs(loss - losses[0]) > 1e-3 * abs(losses[0]) for loss in losses):
             raise TrainingError(
                 "the ranks diverged: their losses differ, so they received different batches; a "
