@@ -92,10 +92,10 @@ def _give_optimizer(optimizer: Optimizer, state: State) -> None:
     optimizer.load_state_dict({"param_groups": groups, "state": values})
 
 
-def on_host(state: Any) -> Any:
+def to_host(state: Any) -> Any:
     """The same state with its tensors in the memory of the host."""
     if isinstance(state, Mapping):
-        return {key: on_host(part) for key, part in state.items()}
+        return {key: to_host(part) for key, part in state.items()}
     return state.cpu() if isinstance(state, Tensor) else state
 
 

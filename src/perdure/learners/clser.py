@@ -83,12 +83,12 @@ class CLSER(ConsistentReplay):
         self.memory.count(plastic_knows)
         return torch.where(plastic_knows[:, None], plastic, stable)
 
-    def readings(self) -> dict[str, float]:
+    def totals(self) -> dict[str, float]:
         """With how many replayed samples had their logits from either memory."""
         ages = self.memory.ages()
         plastic = sum(ages.marked)
         used = {"stable_used": float(sum(ages.total) - plastic), "plastic_used": float(plastic)}
-        return {**super().readings(), **used}
+        return {**super().totals(), **used}
 
     def histograms(self) -> dict[str, dict[str, list[int]]]:
         """`ages`: how often the stable memory provided, and either, by the age of the sample.

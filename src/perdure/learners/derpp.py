@@ -22,7 +22,7 @@ class DERPP(DER):
     >>> learner = DERPP(nn.Linear(4, 3), buffer_size=20)
     >>> for _ in range(3):
     ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
-    >>> sorted(learner.totals)
+    >>> sorted(learner.totals())
     ['cross_entropy', 'logit_distance', 'loss', 'replay_cross_entropy']
     """
 

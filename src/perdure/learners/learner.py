@@ -75,8 +75,10 @@ class Learner(ABC):
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
         self.finite_steps = torch.zeros((), dtype=torch.int64, device=self.device)
         """Steps until the sum of the losses became infinite or not a number: all, if it has not."""
-        self.totals: dict[str, Tensor] = {}
+        self._sums: dict[str, Tensor] = {}
         """Sums over all steps of what `tally` was given, by name."""
+        self._reported: dict[str, float] = {}
+        """Steps and totals at the last call of `metrics`."""
         self._global_random = _global_generator(derive(seed, "global"), self.device)
         self._expects: dict[str, Any] = {}
 
@@ -114,7 +116,9 @@ class Learner(ABC):
         self.move(loss)
         self.steps += 1
         self.tally(**terms)
-        self.finite_steps += torch.isfinite(self.totals["loss"])
+        self.finite_steps += torch.isfinite(self._sums["loss"])
+
+    optimizer_step = descend
 
     def move(self, loss: Tensor) -> None:
         """An optimizer step down the gradient of `loss`.
@@ -142,25 +146,32 @@ class Learner(ABC):
             torch._foreach_add_(trained, [p.grad for p in trained], alpha=-group["lr"])
 
     @property
-    def not_finite(self) -> int:
+    def nonfinite_step(self) -> int:
         """The first step whose loss was infinite or not a number; 0 if there was none."""
         finite = int(self.finite_steps)
         return finite + 1 if finite < int(self.steps) else 0
 
-    def finite_weights(self) -> bool:
+    def has_finite_weights(self) -> bool:
         """Whether every weight is a finite number; waits for the device."""
         return all(bool(p.isfinite().all()) for p in self._parameters)
 
     def tally(self, **values: Tensor | float) -> None:
         """Add to the totals that the training loop reads now and then."""
         for name, value in values.items():
-            if name not in self.totals:
-                self.totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
-            self.totals[name] += value.detach() if isinstance(value, Tensor) else value
+            if name not in self._sums:
+                self._sums[name] = torch.zeros((), dtype=torch.float64, device=self.device)
+            self._sums[name] += value.detach() if isinstance(value, Tensor) else value
 
-    def readings(self) -> dict[str, float]:
-        """The totals as plain numbers: what the training loop notes now and then."""
-        return {name: float(total) for name, total in sorted(self.totals.items())}
+    def metrics(self) -> dict[str, float]:
+        """Means per step since the last call; waits for the device."""
+        before, steps, totals = self._reported, int(self.steps), self.totals()
+        self._reported = {"steps": steps, **totals}
+        taken = steps - before.get("steps", 0)
+        return {name: (total - before.get(name, 0.0)) / taken for name, total in totals.items()}
+
+    def totals(self) -> dict[str, float]:
+        """Sums over all steps; waits for the device."""
+        return {name: float(total) for name, total in sorted(self._sums.items())}
 
     def histograms(self) -> dict[str, dict[str, list[int]]]:
         """What was counted in bins, by name: noted once, at the end of a run."""
@@ -281,7 +292,8 @@ class Learner(ABC):
         parts = {name: take(part) for name, part in self._parts().items()}
         return {
             **parts,
-            "totals": {name: total.clone() for name, total in self.totals.items()},
+            "totals": {name: total.clone() for name, total in self._sums.items()},
+            "reported": dict(self._reported),
             "expects": dict(self._expects),
         }
 
@@ -316,9 +328,10 @@ class Learner(ABC):
                 give(part, state.get(name, {}))  # a file keeps no empty part
             except _UNFIT as error:
                 raise ValueError(f"{name}: {error}") from error
-        self.totals.clear()
+        self._reported = dict(state.get("reported", {}))
+        self._sums.clear()
         for name, total in state.get("totals", {}).items():
-            self.totals[name] = total.to(self.device, torch.float64, copy=True)
+            self._sums[name] = total.to(self.device, torch.float64, copy=True)
         expects = dict(state.get("expects", {}))
         if expects and not (
             isinstance(expects.get("shape"), list)

@@ -495,9 +495,9 @@ def steps_count_batches(make: MakeLearner) -> None:
 
 @rule
 def the_first_loss_that_is_not_finite_is_known(make: MakeLearner) -> None:
-    """`not_finite` is the number of the batch at which the weights had become not-a-number."""
+    """`nonfinite_step` is the number of the batch at which the weights had become not-a-number."""
     learner = _play(make(_LINEAR.network(), seed=0), _script(_LINEAR))
-    require(learner.not_finite == 0, f"after finite losses it is {learner.not_finite}")
+    require(learner.nonfinite_step == 0, f"after finite losses it is {learner.nonfinite_step}")
     first = int(learner.steps) + 1
     with torch.no_grad():
         for p in learner.network.parameters():
@@ -505,7 +505,7 @@ def the_first_loss_that_is_not_finite_is_known(make: MakeLearner) -> None:
     for _ in range(2):
         inputs, labels, _ = _LINEAR.samples((0, 1, 2, 3), 8, seed=3)
         learner.observe(inputs, labels)
-        found = learner.not_finite
+        found = learner.nonfinite_step
         require(found == first, f"weights were not finite at batch {first}; it says {found}")
 
 

@@ -1,10 +1,10 @@
-"""Checkpoints: all that a run needs to go on exactly, written while it goes on.
+"""Checkpoints: the complete state of a run, written while it continues to train.
 
 <run folder>/checkpoints/
     <number>.safetensors    the state of the run
-    <number>.json           its manifest: checksum, step, what it is a checkpoint of, where made
+    <number>.json           manifest: checksums, step, identity of the run, environment
 
-A checkpoint is there when its manifest is. The last two are kept until the run is finished.
+A checkpoint exists once its manifest does. The last two are kept until the run is complete.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import itertools
 import logging
 import math
 import os
+import platform
 import shutil
 import threading
 import time
@@ -22,75 +23,90 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
+import torch
+
 from perdure.files import DamagedError, digest, read_manifest, write_atomic, write_manifest
-from perdure.results import RunFolder
-from perdure.state import State, as_bytes, on_host, read_file
-from perdure.training.environment import differences
+from perdure.state import State, as_bytes, read_file, to_host
+from perdure.training.callbacks import Callback
 from perdure.training.loop import Interrupted, Position, Run
 
-KEPT = 2
+KEEP_LAST = 2
 
 _log = logging.getLogger(__name__)
 
 
 class Checkpoint(NamedTuple):
-    """One that lies on the disk and is whole."""
+    """The manifest of an undamaged checkpoint."""
 
     number: int
     step: int
     position: Position
     seconds: float
-    """Spent on the run until then."""
+    """Training time up to the checkpoint, in all processes."""
     resumed: list[int]
-    """The steps from which the run had gone on until then."""
+    """Steps from which the run had been resumed."""
     events: dict[str, Any]
-    """Size and checksum of the events then."""
+    """Size and checksum of `events.jsonl` at the checkpoint."""
     environment: dict[str, Any]
 
 
-class Shelf:
-    """The checkpoints of one run."""
+class CheckpointStore:
+    """The checkpoints of one run.
 
-    def __init__(self, run: RunFolder, about: Mapping[str, Any]) -> None:
-        self.run = run
-        self.path = run.path / "checkpoints"
-        self.about = dict(about)
-        """What a checkpoint must be of to belong here: method, network, settings, seed."""
+    Args:
+        folder: The run folder; it must exist before a checkpoint is added.
+        identity: What the run is: method, network, seed, hash of the configuration. Checkpoints
+            with another identity are refused.
+    """
+
+    def __init__(self, folder: Path, identity: Mapping[str, Any]) -> None:
+        self.path = folder / "checkpoints"
+        self.events = folder / "events.jsonl"
+        self.identity = dict(identity)
+
+    @property
+    def seed(self) -> object:
+        """Seed of the run, for messages."""
+        return self.identity.get("seed")
 
     def numbers(self) -> list[int]:
-        """The checkpoints that are there, whole or not, the newest first."""
+        """Numbers of all checkpoints, damaged ones included, newest first."""
         names = (path.stem for path in self.path.glob("*.json"))
         return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
 
     def latest_step(self) -> int | None:
-        """The step of the newest checkpoint, as its manifest says; None if there is none."""
+        """Step of the newest checkpoint with a readable manifest; None if there is none."""
         for number in self.numbers():
             with contextlib.suppress(ValueError, KeyError, TypeError):
                 return int(read_manifest(self._manifest(number))["step"])
         return None
 
-    def whole(self, *, warn: bool = True) -> Iterator[Checkpoint]:
-        """The checkpoints that are as they were written, the newest first.
+    def valid(self, *, warn: bool = True) -> Iterator[Checkpoint]:
+        """Yield the undamaged checkpoints, newest first.
 
-        ValueError if one is, but belongs to another run or version.
+        Args:
+            warn: Whether to log a warning for each damaged one.
+
+        Raises:
+            ValueError: If an undamaged checkpoint belongs to another run or format.
         """
         for number in self.numbers():
             try:
                 yield self._checked(number)
             except DamagedError as error:
                 if warn:
-                    _log.warning("seed %s: %s; trying the checkpoint before it", self._seed, error)
+                    _log.warning("seed %s: %s; trying the previous checkpoint", self.seed, error)
 
     def _checked(self, number: int) -> Checkpoint:
         path = self._manifest(number)
         manifest = read_manifest(path)
-        found = manifest.get("of")
-        if found != self.about:
-            theirs = found if isinstance(found, dict) else {}
-            unlike = [f"{k} {theirs.get(k)!r}" for k, v in self.about.items() if theirs.get(k) != v]
+        identity = manifest.get("identity")
+        if identity != self.identity:
+            found = identity if isinstance(identity, dict) else {}
+            unequal = [key for key, value in self.identity.items() if found.get(key) != value]
             raise ValueError(
-                f"{path} is a checkpoint of {', '.join(unlike)}; expected "
-                f"{', '.join(f'{k} {v!r}' for k, v in self.about.items() if theirs.get(k) != v)}"
+                f"{path} is a checkpoint of {', '.join(f'{k} {found.get(k)!r}' for k in unequal)}; "
+                f"expected {', '.join(f'{k} {self.identity[k]!r}' for k in unequal)}"
             )
         state = self._state(number)
         try:
@@ -98,7 +114,7 @@ class Shelf:
         except OSError as error:
             raise DamagedError(f"{state} cannot be read: {error.strerror}") from None
         if digest(content) != manifest.get("state"):
-            raise DamagedError(f"{state} was altered or cut short")
+            raise DamagedError(f"{state} is damaged: its checksum does not match its manifest")
         try:
             return Checkpoint(
                 number,
@@ -110,65 +126,73 @@ class Shelf:
                 dict(manifest["environment"]),
             )
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            raise DamagedError(f"{path} is not a checkpoint's manifest: {error}") from None
+            raise DamagedError(f"{path} is not the manifest of a checkpoint: {error}") from None
 
-    def take_up(self, run: Run, checkpoint: Checkpoint) -> None:
-        """Let the run, its folder and this shelf be what they were at the checkpoint."""
+    def resume_from(self, run: Run, checkpoint: Checkpoint) -> None:
+        """Restore the run, its events and this store to their state at the checkpoint."""
         path = self._state(checkpoint.number)
         state, _ = read_file(path)
         try:
             run.load_state_dict(state)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}; start again without --resume") from None
+            raise ValueError(f"{path}: {error}; start over without --resume") from None
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
-            raise ValueError(f"{path} does not hold the state of a run: {error}") from None
-        self._cut_events(checkpoint)
+            raise ValueError(f"{path} does not contain the state of a run: {error}") from None
+        self._truncate_events(checkpoint)
         for number in self.numbers():
-            if number > checkpoint.number:  # damaged, or not shared by the group
-                self._remove(number)
+            if number > checkpoint.number:  # damaged, or missing for another run of the group
+                self._manifest(number).unlink(missing_ok=True)
+                self._state(number).unlink(missing_ok=True)
 
-    def _cut_events(self, checkpoint: Checkpoint) -> None:
-        path = self.run.path / "events.jsonl"
-        size = int(checkpoint.events["bytes"])
-        try:
-            with path.open("rb") as file:
-                kept = file.read(size)
-        except OSError:
-            kept = b""
-        if digest(kept) != checkpoint.events:
+    def _truncate_events(self, checkpoint: Checkpoint) -> None:
+        content = self._read_events(int(checkpoint.events["bytes"]))
+        if digest(content) != checkpoint.events:
             _log.warning(
-                "seed %s: %s was altered; it begins anew at step %s",
-                *(self._seed, path, checkpoint.step),
+                *("seed %s: %s was altered; its events before step %s are discarded", self.seed),
+                *(self.events, checkpoint.step),
             )
-            kept = b""
-        write_atomic(path, kept)
+            content = b""
+        write_atomic(self.events, content)
 
-    def add(self, state: State, facts: Mapping[str, Any]) -> None:
-        """Write a checkpoint, then let go of those that are no longer kept."""
+    def add(self, state: State, facts: Mapping[str, Any], events: int) -> None:
+        """Write a checkpoint, then remove those that are no longer needed.
+
+        Args:
+            state: State of the run.
+            facts: The remaining fields of `Checkpoint`.
+            events: Size of `events.jsonl` when the state was read.
+        """
         self.path.mkdir(exist_ok=True)
         number = max(self.numbers(), default=0) + 1
-        events = self.run.path / "events.jsonl"
-        with events.open("rb") as file:
-            written = digest(file.read(facts["events"]))
-            with contextlib.suppress(OSError):  # not every system flushes what is open to read
-                os.fsync(file.fileno())
-        content = as_bytes(state, {"run": self.about})
+        content = as_bytes(state, {"run": self.identity})
+        digests = {"events": digest(self._read_events(events)), "state": digest(content)}
         write_atomic(self._state(number), content)
-        write_manifest(
-            self._manifest(number),
-            {"of": self.about, **facts, "events": written, "state": digest(content)},
-        )
+        manifest = {"identity": self.identity, **facts, **digests}
+        write_manifest(self._manifest(number), manifest)
         for old in self.path.iterdir():
-            if not old.stem.isdecimal() or int(old.stem) <= number - KEPT:
+            if not old.stem.isdecimal() or int(old.stem) <= number - KEEP_LAST:
                 old.unlink(missing_ok=True)
 
-    def clear(self) -> None:
-        """Remove them all."""
-        shutil.rmtree(self.path, ignore_errors=True)
+    def _read_events(self, size: int) -> bytes:
+        """The first bytes of the events, also flushed to disk; empty if there are none."""
+        try:
+            with self.events.open("rb") as file:
+                with contextlib.suppress(OSError):  # some systems cannot flush a file being read
+                    os.fsync(file.fileno())
+                return file.read(size)
+        except OSError:
+            return b""
 
-    def _remove(self, number: int) -> None:
-        self._manifest(number).unlink(missing_ok=True)
-        self._state(number).unlink(missing_ok=True)
+    def events_size(self) -> int:
+        """Current size of `events.jsonl` in bytes; 0 if it does not exist."""
+        try:
+            return self.events.stat().st_size
+        except OSError:
+            return 0
+
+    def clear(self) -> None:
+        """Remove all checkpoints."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
     def _manifest(self, number: int) -> Path:
         return self.path / f"{number}.json"
@@ -176,110 +200,132 @@ class Shelf:
     def _state(self, number: int) -> Path:
         return self.path / f"{number}.safetensors"
 
-    @property
-    def _seed(self) -> object:
-        return self.about.get("seed")
 
+class Checkpointer(Callback):
+    """Writes checkpoints of a group of runs, in a thread, while training continues.
 
-class Checkpoints:
-    """The keeper of a group of runs: states are taken between steps and written in a thread."""
+    Checkpoints are written at regular intervals and at the end of every task. Runs on streams
+    that cannot be resumed are not saved. Use it as a context manager: leaving the block waits for
+    the checkpoint being written.
+
+    Args:
+        stores: The checkpoints of each run, in the order in which the runs are trained.
+        interval: Seconds between two checkpoints.
+        environment: The result of `describe_environment`. A warning is logged when a run is
+            resumed in another environment.
+    """
 
     def __init__(
-        self, shelves: Sequence[Shelf], every: float, environment: Mapping[str, Any]
+        self,
+        stores: Sequence[CheckpointStore],
+        interval: float = 60.0,
+        environment: Mapping[str, Any] | None = None,
     ) -> None:
-        self.shelves = shelves
-        self.every = every
-        """Seconds from one to the next; those at the ends of tasks come on top."""
-        self.environment = dict(environment)
+        self.stores = stores
+        self.interval = interval
+        self.environment = dict(environment or {})
         self.resumed: list[int] = []
-        self.began = time.monotonic()
-        self.spent_before = 0.0
-        self.next = self.began + every
-        self.thread: threading.Thread | None = None
-        self.complaint = ""
+        """Steps from which the runs have been resumed."""
+        self._started = time.monotonic()
+        self._seconds_before = 0.0
+        self._next = self._started + interval
+        self._writer: threading.Thread | None = None
+        self._last_warning = ""
 
     @property
     def seconds(self) -> float:
-        """Spent on the runs so far, in this process and before it."""
-        return self.spent_before + time.monotonic() - self.began
+        """Training time so far, including earlier processes."""
+        return self._seconds_before + time.monotonic() - self._started
 
-    def restore(self, runs: Sequence[Run]) -> bool:
-        """Let all runs go on from the newest checkpoint that they share; False if there is none."""
-        enough = 1 if len(runs) == 1 else None  # alone, a run needs no other than its newest
+    def resume(self, runs: Sequence[Run]) -> bool:
+        """Restore all runs from the newest checkpoint that they have in common.
+
+        Args:
+            runs: The runs, in the order of the stores, just created.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            ValueError: If a checkpoint belongs to another run.
+        """
+        limit = 1 if len(runs) == 1 else None  # a single run needs only its newest checkpoint
         found = [
-            {c.position: c for c in itertools.islice(shelf.whole(), enough)}
-            for shelf in self.shelves
+            {c.position: c for c in itertools.islice(store.valid(), limit)} for store in self.stores
         ]
         shared = set(found[0]).intersection(*found[1:])
         if not shared:
-            if any(shelf.numbers() for shelf in self.shelves):
+            if any(store.numbers() for store in self.stores):
                 seeds = ", ".join(str(run.seed) for run in runs)
-                _log.warning("seed %s: no checkpoint can be used; starting again", seeds)
+                _log.warning("seed %s: no usable checkpoint; starting from the beginning", seeds)
             return False
-        for run, shelf, by_position in zip(runs, self.shelves, found, strict=True):
+        for run, store, by_position in zip(runs, self.stores, found, strict=True):
             checkpoint = by_position[max(shared)]
-            shelf.take_up(run, checkpoint)
-            if changed := differences(checkpoint.environment, self.environment):
+            store.resume_from(run, checkpoint)
+            if changes := _changes(checkpoint.environment, self.environment):
                 _log.warning(
-                    "seed %s: not where the checkpoint was made (%s); the last digits may differ "
-                    "from those of an uninterrupted run",
-                    *(run.seed, "; ".join(changed)),
+                    "seed %s: the environment has changed since the checkpoint (%s); results may "
+                    "differ in the last digits from those of an uninterrupted run",
+                    *(run.seed, "; ".join(changes)),
                 )
-            self.spent_before = checkpoint.seconds
+            self._seconds_before = checkpoint.seconds
             self.resumed = [*checkpoint.resumed, checkpoint.step]
         return True
 
-    def due(self) -> bool:
-        """Whether the interval is over, and the last checkpoint written."""
-        return time.monotonic() >= self.next and not (self.thread and self.thread.is_alive())
+    def checkpoint_due(self) -> bool:
+        """Return whether the interval is over and the last checkpoint has been written."""
+        writing = self._writer is not None and self._writer.is_alive()
+        return time.monotonic() >= self._next and not writing
 
-    def keep(self, runs: Sequence[Run]) -> None:
-        """Take the states of the runs and write them in the background."""
+    def on_checkpoint(self, runs: Sequence[Run]) -> None:
+        """Copy the states of the runs and write them in the background."""
+        if not all(task.resumable for run in runs for task in run.stream.tasks):
+            self._next = math.inf
+            return
         self.wait()
-        self.next = time.monotonic() + self.every
-        taken = []
-        for run, shelf in zip(runs, self.shelves, strict=True):
+        self._next = time.monotonic() + self.interval
+        copies = []
+        for run, store in zip(runs, self.stores, strict=True):
             facts = {
                 "step": run.step,
                 "position": list(run.position),
                 "seconds": self.seconds,
                 "resumed": self.resumed,
                 "environment": self.environment,
-                "events": _size(shelf.run.path / "events.jsonl"),
             }
-            taken.append((shelf, on_host(run.state_dict()), facts))
-        self.thread = threading.Thread(target=self._write, args=(taken,), daemon=True)
-        self.thread.start()
+            copies.append((store, to_host(run.state_dict()), facts, store.events_size()))
+        self._writer = threading.Thread(target=self._write, args=(copies,), daemon=True)
+        self._writer.start()
 
-    def _write(self, taken: list[tuple[Shelf, State, dict[str, Any]]]) -> None:
-        for shelf, state, facts in taken:
+    def _write(self, copies: list[tuple[CheckpointStore, State, dict[str, Any], int]]) -> None:
+        for store, state, facts, events in copies:
             try:
-                shelf.add(state, facts)
+                store.add(state, facts, events)
             except OSError as error:
-                self._complain(shelf, f"{error.filename or shelf.path}: {error.strerror}")
+                self._warn(store, f"{error.filename or store.path}: {error.strerror}")
             except (TypeError, ValueError) as error:
-                self._complain(shelf, f"the run's state cannot be written ({error})")
-                self.next = math.inf
+                self._warn(store, f"the state of the run is not serialisable: {error}")
+                self._next = math.inf
 
-    def _complain(self, shelf: Shelf, what: str) -> None:
-        if what != self.complaint:  # a disk that is full is full every minute
-            self.complaint = what
+    def _warn(self, store: CheckpointStore, reason: str) -> None:
+        if reason != self._last_warning:  # a full disk causes the same warning every minute
+            self._last_warning = reason
             _log.warning(
-                "seed %s goes on without a new checkpoint: %s", shelf.about.get("seed"), what
+                "seed %s: cannot write a checkpoint (%s); training continues", store.seed, reason
             )
 
     def wait(self) -> None:
-        """Until what was taken last is on the disk."""
-        if self.thread is not None:
-            self.thread.join()
+        """Wait until the last checkpoint has been written."""
+        if self._writer is not None:
+            self._writer.join()
 
     def clear(self) -> None:
-        """The runs are finished: remove their checkpoints."""
+        """Remove all checkpoints, for example of completed runs."""
         self.wait()
-        for shelf in self.shelves:
-            shelf.clear()
+        for store in self.stores:
+            store.clear()
 
-    def __enter__(self) -> Checkpoints:
+    def __enter__(self) -> Checkpointer:
         return self
 
     def __exit__(
@@ -292,8 +338,28 @@ class Checkpoints:
             self.wait()
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:  # whoever writes to it next will say so
-        return 0
+def describe_environment(device: str) -> dict[str, Any]:
+    """Versions, processor and threads: what results may depend on besides the configuration.
+
+    Args:
+        device: Device of the run.
+    """
+    return {
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "processor": (
+            torch.backends.cpu.get_cpu_capability()
+            if device == "cpu"
+            else torch.cuda.get_device_name(device)
+        ),
+    }
+
+
+def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Differences between two environments, as phrases."""
+    return [
+        f"{name} was {before.get(name)}, now {value}"
+        for name, value in now.items()
+        if before.get(name) != value
+    ]

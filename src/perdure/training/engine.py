@@ -1,4 +1,4 @@
-"""How a step is executed. The loop knows engines only by this protocol, methods not at all."""
+"""Engines: how training steps are executed."""
 
 from __future__ import annotations
 
@@ -13,29 +13,34 @@ from perdure.learners import Learner
 from perdure.records import Samples
 
 WARM_STEPS = 3
-"""Equal steps run eagerly before a capture: libraries choose their kernels in them."""
+"""Identical eager steps before a capture, in which libraries choose their kernels."""
 
 
 class Engine(Protocol):
-    """Takes learners further, step by step."""
+    """Executes the training steps of any number of learners."""
 
     name: str
 
     def step(self, learner: Learner, batch: Samples) -> None:
-        """Let the learner learn from a batch that was checked with its dataset."""
+        """Train the learner on one batch, which is valid and on the learner's device."""
 
-    def wait(self) -> None:
-        """Return when every step asked for has been taken: the learners may be looked at."""
+    def synchronize(self) -> None:
+        """Wait until every submitted step has finished, so that learners may be read."""
 
-    def arithmetic(self) -> AbstractContextManager[object]:
-        """The precision of forward passes, for evaluation too."""
+    def autocast(self) -> AbstractContextManager[object]:
+        """Context for forward passes in the engine's precision; evaluation uses it too."""
 
-    def refusals(self) -> list[str]:
-        """Why learners are not executed as fast as the engine can."""
+    def fallbacks(self) -> list[str]:
+        """Reasons why learners run eagerly although the engine could do better."""
 
 
 class Eager:
-    """Operation by operation, as the method is written."""
+    """Runs every step as the method is written.
+
+    Args:
+        device: Device of the learners.
+        precision: "fp32", or "bf16" for autocast to bfloat16.
+    """
 
     name = "eager"
 
@@ -44,31 +49,36 @@ class Eager:
         self.precision = precision
 
     def step(self, learner: Learner, batch: Samples) -> None:
-        """Let the learner learn from a batch that was checked with its dataset."""
-        with learner.randomness(), self.arithmetic():
+        """Train the learner on one batch, which is valid and on the learner's device."""
+        with learner.randomness(), self.autocast():
             learner.step(batch.inputs, batch.labels)
 
-    def wait(self) -> None:
-        """Nothing to wait for: reading a value waits for it."""
+    def synchronize(self) -> None:
+        """Do nothing: reading a value from the default stream waits for it."""
 
-    def arithmetic(self) -> AbstractContextManager[object]:
-        """Float32, or bfloat16 where autocast allows it."""
+    def autocast(self) -> AbstractContextManager[object]:
+        """Context for forward passes: float32, or bfloat16 where autocast allows it."""
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
-    def refusals(self) -> list[str]:
-        """None: every learner can be executed as it is written."""
+    def fallbacks(self) -> list[str]:
+        """Return an empty list: eager execution works for every learner."""
         return []
 
 
 class Captured(Eager):
-    """The whole step as a CUDA graph, one graph and one CUDA stream for each learner.
+    """Runs every step as one CUDA graph, with a graph and a CUDA stream per learner.
 
-    A graph replays fixed kernels on fixed addresses, so it serves only while the host would
-    decide the same (`Learner.host_state`) on batches of the same size. Other steps (a memory
-    that is still filling, a last short batch) run eagerly on the same CUDA stream, and so does
-    a learner that cannot be captured at all.
+    A graph replays fixed kernels on fixed addresses. It is valid only while `Learner.host_state`
+    and the shape of the batch stay the same. Other steps, for example while a memory is filling or
+    on a short last batch, run eagerly on the same CUDA stream, as do learners that cannot be
+    captured.
+
+    Args:
+        device: CUDA device of the learners.
+        precision: "fp32", or "bf16" for autocast to bfloat16.
+        compiled: Whether to compile the networks with `torch.compile` before the capture.
     """
 
     name = "captured"
@@ -78,35 +88,35 @@ class Captured(Eager):
     ) -> None:
         super().__init__(device, precision)
         self.compiled = compiled
-        # The compiler, too, must have done its work before a capture.
+        # Compilation, too, must be finished before a capture.
         self.warm_steps = 2 * WARM_STEPS if compiled else WARM_STEPS
-        self.lanes: dict[int, _Lane] = {}
+        self.learners: dict[int, _CapturedLearner] = {}
 
     def step(self, learner: Learner, batch: Samples) -> None:
-        """Replay the learner's graph on the batch, or run the step eagerly where none serves."""
-        lane = self.lanes.get(id(learner))
-        if lane is None:
-            lane = self.lanes[id(learner)] = _Lane(learner, self)
-        lane.step(batch)
+        """Replay the learner's graph on the batch, or run the step eagerly if none is valid."""
+        captured = self.learners.get(id(learner))
+        if captured is None:
+            captured = self.learners[id(learner)] = _CapturedLearner(learner, self)
+        captured.step(batch)
 
-    def wait(self) -> None:
-        """Until all lanes are empty."""
-        for lane in self.lanes.values():
-            lane.stream.synchronize()
+    def synchronize(self) -> None:
+        """Wait for the CUDA streams of all learners."""
+        for captured in self.learners.values():
+            captured.stream.synchronize()
 
-    def refusals(self) -> list[str]:
-        """Why learners that run eagerly could not be captured."""
-        return [lane.refusal for lane in self.lanes.values() if lane.refusal]
+    def fallbacks(self) -> list[str]:
+        """Reasons why learners could not be captured."""
+        return [captured.fallback for captured in self.learners.values() if captured.fallback]
 
 
-class _Lane:
-    """One learner's CUDA stream and, once its steps repeat themselves, its graph."""
+class _CapturedLearner:
+    """One learner with its CUDA stream and, after enough identical steps, its graph."""
 
     def __init__(self, learner: Learner, engine: Captured) -> None:
         self.learner = learner
         self.engine = engine
         self.stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
-        self.refusal = "" if learner.capturable else f"{type(learner).__name__} is not capturable"
+        self.fallback = "" if learner.capturable else f"{type(learner).__name__} is not capturable"
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured_key: Hashable = None
         self.key: Hashable = None
@@ -117,12 +127,12 @@ class _Lane:
         self.stream.wait_stream(torch.cuda.current_stream(self.engine.device))
         with torch.cuda.stream(self.stream), self.learner.randomness():
             for tensor in (batch.inputs, batch.labels):
-                tensor.record_stream(self.stream)  # made on another stream: keep it until used
+                tensor.record_stream(self.stream)  # allocated on another stream
             key = self._key(batch)
             self.repeated = self.repeated + 1 if key == self.key else 0
             self.key = key
             warm = self.repeated >= self.engine.warm_steps
-            if warm and key != self.captured_key and not self.refusal:
+            if warm and key != self.captured_key and not self.fallback:
                 with self._compiled():
                     self._capture(batch)
             if self.graph is not None and self.input is not None and key == self.captured_key:
@@ -130,24 +140,24 @@ class _Lane:
                 self.input.labels.copy_(batch.labels)
                 self.graph.replay()
             elif self.repeated < WARM_STEPS:
-                self._eagerly(batch)
+                self._run_eagerly(batch)
             else:
                 with self._compiled():
-                    self._eagerly(batch)
+                    self._run_eagerly(batch)
 
     def _key(self, batch: Samples) -> Hashable:
         rates = tuple(float(group["lr"]) for group in self.learner.optimizer.param_groups)
         return tuple(batch.inputs.shape), self.learner.host_state(), rates
 
-    def _eagerly(self, batch: Samples) -> None:
-        with self.engine.arithmetic():
+    def _run_eagerly(self, batch: Samples) -> None:
+        with self.engine.autocast():
             self.learner.step(batch.inputs, batch.labels)
 
     @contextlib.contextmanager
     def _compiled(self) -> Iterator[None]:
-        """Inside, the learner's networks run compiled if the engine asks for it.
+        """Run the learner's networks compiled inside the block, if the engine compiles.
 
-        Not outside: evaluation has other shapes, for which compiling would not pay.
+        Evaluation stays eager: it has other shapes, and compiling for them would not pay off.
         """
         networks = self.learner.networks() if self.engine.compiled else []
         for network in networks:
@@ -159,18 +169,18 @@ class _Lane:
                 network._compiled_call_impl = None
 
     def _capture(self, batch: Samples) -> None:
-        """Record a step. Nothing is executed, so the learner stays as it is."""
+        """Record a step as a graph. Recording executes nothing and leaves the learner unchanged."""
         self.graph = None
-        self.learner.optimizer.zero_grad(set_to_none=True)  # gradients belong to the graph
+        self.learner.optimizer.zero_grad(set_to_none=True)  # the graph allocates its own
         self.input = Samples(batch.inputs.clone(), batch.labels.clone())
         graph = torch.cuda.CUDAGraph()
         for generator in self.learner.generators():
             graph.register_generator_state(generator)
         try:
             with torch.cuda.graph(graph, stream=self.stream):
-                self._eagerly(self.input)
+                self._run_eagerly(self.input)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            self.refusal = f"{type(self.learner).__name__} could not be captured: {reason}"
+            self.fallback = f"{type(self.learner).__name__} could not be captured: {reason}"
         else:
             self.graph, self.captured_key = graph, self.key

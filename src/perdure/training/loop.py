@@ -1,40 +1,40 @@
-"""The training loop: a group of runs goes through its streams side by side."""
+"""The training loop: trains and evaluates a group of runs, one batch of each in turn."""
 
 from __future__ import annotations
 
+import itertools
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, cast
+
+import torch
+from torch import Tensor
 
 from perdure.evaluation import accuracies
 from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
-from perdure.streams import Stream, Task
+from perdure.streams import Stream, Task, from_batches
+from perdure.streams.checked import Pair
+from perdure.training.callbacks import Callback
 from perdure.training.engine import Eager, Engine
 from perdure.training.record import Record
 
-READ_EVERY = 100
-"""Steps between looks at a learner's counters; each look waits for the device."""
-
-
-def total_steps(stream: Stream, batch: int, epochs: int, max_steps: int | None) -> int | None:
-    """Steps of a run on a stream; None where it does not know its length."""
-    counts = [task.steps(batch) for task in stream.tasks]
-    if any(count is None for count in counts):
-        return max_steps
-    total = epochs * sum(count for count in counts if count is not None)
-    return total if max_steps is None else min(total, max_steps)
+METRICS_EVERY = 100
+"""Steps between two readings of a learner's metrics. Each reading waits for the device."""
+PROGRESS_SECONDS = 0.25
+"""Shortest time between two progress reports within a task."""
+DEFAULT_BATCH = 32
 
 
 class TrainingError(RuntimeError):
-    """Training cannot go on; the message says at which step and what to try."""
+    """Training cannot continue. The message names the step and suggests a remedy."""
 
 
 class Interrupted(KeyboardInterrupt):
-    """Training was asked to stop, and has: between two steps, with its state kept."""
+    """Training stopped between two steps because a signal requested it; its state is saved."""
 
     def __init__(self, signum: int = signal.SIGINT) -> None:
         super().__init__()
@@ -42,30 +42,51 @@ class Interrupted(KeyboardInterrupt):
 
 
 class Position(NamedTuple):
-    """How far a run has come: every batch before this one has been learned."""
+    """Position of a run in its stream: the next batch to train on."""
 
     task: int = -1
-    """-1 before the untrained network has been evaluated."""
+    """Number of the task; -1 before the untrained network has been evaluated."""
     epoch: int = 0
     batch: int = 0
+
+
+def total_steps(stream: Stream, batch: int, epochs: int, max_steps: int | None) -> int | None:
+    """Number of steps of a run on a stream; None if the length of the stream is unknown."""
+    counts = [task.steps(batch) for task in stream.tasks]
+    if any(count is None for count in counts):
+        return max_steps
+    total = epochs * sum(count for count in counts if count is not None)
+    return total if max_steps is None else min(total, max_steps)
 
 
 @dataclass(eq=False)
 class Run:
     """One learner on one stream with one seed.
 
-    Its state is all that `train` needs to go on from between two steps, bit for bit.
+    `state_dict` contains everything needed to continue between two steps, bit for bit.
+
+    Args:
+        learner: The learner to train, in place.
+        stream: The stream to train and evaluate on.
+        batch: Samples per batch, for tasks that do not supply batches of their own.
+        epochs: Passes over each task.
+        seed: Seed of the order of the data; the learner has its own.
+
+    Raises:
+        ValueError: If `batch` or `epochs` is below 1, or if the method needs task boundaries and
+            the stream has none.
     """
 
     learner: Learner
     stream: Stream
-    batch: int = 32
+    batch: int = DEFAULT_BATCH
     epochs: int = 1
-    """Passes over each task."""
     seed: int = 0
-    """Decides the order of the data; the learner has a seed of its own."""
     step: int = field(default=0, init=False)
+    """Number of steps taken."""
     position: Position = field(default=Position(), init=False)
+    metrics_step: int = field(default=0, init=False)
+    """Step at which the learner's metrics were last read."""
 
     def __post_init__(self) -> None:
         for name in ("batch", "epochs"):
@@ -73,57 +94,64 @@ class Run:
                 raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
         if self.learner.needs_boundaries and not self.stream.boundaries:
             raise ValueError(
-                f"{type(self.learner).__name__} must be told where tasks end, and "
-                f"{self.stream.name} has no task boundaries; choose a method that needs none"
+                f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
+                "none; choose another method"
             )
         self.order = generator(self.seed, "order")
         self.epoch_order = self.order.get_state()
-        """The order's state when the epoch began: drawn from again, it gives the epoch again."""
+        """State of `order` at the start of the epoch, from which its permutation is redrawn."""
         self.record = Record(self.stream, list(self.learner.predictors()))
 
     def state_dict(self) -> State:
-        """The learner's state, the record so far, and where in the stream the run stands."""
+        """State of the learner, its record so far, and the position in the stream."""
         return {
             "learner": self.learner.state_dict(),
             "record": self.record.state_dict(),
             "order": self.epoch_order.clone(),
             "step": self.step,
+            "metrics_step": self.metrics_step,
             "position": list(self.position),
             "source": {} if (task := self._task()) is None else task.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Become the run that the state describes; `train` goes on from there.
+        """Restore a state; `train` then continues from its position.
 
-        ValueError if it is the state of a run of another method, network or stream.
+        Raises:
+            ValueError: If the state belongs to another method, network or stream.
         """
         position = Position(*(int(n) for n in state["position"]))
         if not -1 <= position.task <= len(self.stream.tasks):
             raise ValueError(
-                f"the state is of task {position.task + 1}; {self.stream.name} has "
-                f"{len(self.stream.tasks)}"
+                f"the state is in task {position.task + 1}, but {self.stream.name} has "
+                f"{len(self.stream.tasks)} tasks"
             )
         self.learner.load_state_dict(state["learner"])
         self.record.load_state_dict(state["record"])
         self.epoch_order = state["order"].clone()
         self.order.set_state(self.epoch_order)
-        self.step, self.position = int(state["step"]), position
+        self.step, self.metrics_step = int(state["step"]), int(state["metrics_step"])
+        self.position = position
         if (task := self._task()) is not None:
             task.load_state_dict(state.get("source", {}))
 
     def _task(self) -> Task | None:
-        """The task in which the run stands, if it is not before the first or after the last."""
+        """The current task; None before the first and after the last."""
         number = self.position.task
         return self.stream.tasks[number] if 0 <= number < len(self.stream.tasks) else None
 
     def total_steps(self, max_steps: int | None = None) -> int | None:
-        """Steps of the whole run; None where the stream does not know its length."""
+        """Number of steps of the whole run; None if the length of the stream is unknown.
+
+        Args:
+            max_steps: The limit given to `train`, if any.
+        """
         return total_steps(self.stream, self.batch, self.epochs, max_steps)
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a group of runs stands."""
+    """Progress of a group of runs."""
 
     step: int
     total_steps: int | None
@@ -132,67 +160,77 @@ class Progress:
     epoch: int
     epochs: int
     seconds: float
+    """Time since training started or resumed in this process."""
     accuracy: float | None
     """Mean over the runs of the first predictor's mean accuracy on the tasks seen; percent."""
     since: int = 0
-    """The step from which this process went on; the seconds count from there."""
-
-
-@dataclass(frozen=True)
-class Hooks:
-    """What to call as the runs go on."""
-
-    on_step: Callable[[Run], None] | None = None
-    """After every step of a run."""
-    on_read: Callable[[Run], None] | None = None
-    """Every `READ_EVERY` steps of a run: the time to read a learner's totals."""
-    on_task: Callable[[Run, int], None] | None = None
-    """After each evaluation: with -1 before training, then with the number of the task."""
-    on_progress: Callable[[Progress], None] | None = None
-    """A few times a second at most."""
-
-
-class Keeper(Protocol):
-    """Keeps the states of a group of runs, so that others can go on from them."""
-
-    def due(self) -> bool:
-        """Whether it is time to; asked after every step."""
-
-    def keep(self, runs: Sequence[Run]) -> None:
-        """Keep the runs as they are now, between two steps and with finite losses."""
+    """Step at which training started or resumed in this process."""
 
 
 def train(
     runs: Sequence[Run],
     *,
+    callbacks: Sequence[Callback] = (),
     max_steps: int | None = None,
     engine: Engine | None = None,
-    hooks: Hooks | None = None,
-    keeper: Keeper | None = None,
     stop: Callable[[], int] | None = None,
 ) -> list[Record]:
-    """Train and evaluate the runs, one batch of each in turn; their streams must be alike.
+    """Train and evaluate runs together, one batch of each in turn.
 
-    They go on from where they stand, which must be the same position for all. With `max_steps`
-    the stream is left after that many steps, and evaluated where it stands. `stop` is asked after
-    every step; when it gives the number of a signal, the runs are kept and `Interrupted` raised.
+    All runs continue from their current position, which must be the same for all. Their streams
+    must have equally many tasks and batches.
+
+    Args:
+        runs: The runs to train, in place.
+        callbacks: Called in the given order as training advances.
+        max_steps: Number of steps after which to leave the stream; the task reached by then is
+            evaluated as if it had ended.
+        engine: How steps are executed; eagerly by default.
+        stop: Asked after every step. When it returns a signal number other than 0, a checkpoint
+            is requested from the callbacks and training stops.
+
+    Returns:
+        The record of each run.
+
+    Raises:
+        TrainingError: If a loss becomes infinite or NaN.
+        Interrupted: If `stop` returned a signal number.
+        ValueError: If the runs are at different positions, or a batch is invalid.
     """
     if len({(run.position, run.step) for run in runs}) > 1:
-        raise ValueError("the runs stand at different positions; train them one by one")
-    return _Group(runs, max_steps, engine or Eager(), hooks or Hooks(), keeper, stop).train()
+        raise ValueError("the runs are at different positions; train them separately")
+    return _Group(runs, callbacks, max_steps, engine or Eager(), stop).train()
 
 
 def fit(
     learner: Learner,
-    stream: Stream,
+    data: Stream | Iterable[Pair],
     *,
-    batch: int = 32,
+    batch: int | None = None,
     epochs: int = 1,
     seed: int = 0,
-    on_step: Callable[[Run], None] | None = None,
-    on_task: Callable[[Run, int], None] | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Record:
-    """Train one learner on one stream and evaluate it.
+    """Train one learner and, if the data includes tests, evaluate it after each task.
+
+    Args:
+        learner: The learner to train, in place.
+        data: A stream, or any iterable of batches (inputs, labels) such as a
+            `torch.utils.data.DataLoader`. An iterable is read once per epoch and used as a single
+            task without tests; for tasks or tests, use `from_batches`.
+        batch: Samples per batch of a stream, 32 by default. Batches from an iterable are used as
+            they are.
+        epochs: Passes over each task.
+        seed: Seed of the order in which a stream presents its samples. The order of an iterable is
+            its own.
+        callbacks: Called in the given order as training advances.
+
+    Returns:
+        Accuracies of every predictor, number of steps, and totals of the learner's metrics.
+
+    Raises:
+        ValueError: If the data does not fit the learner, or `batch` is given for an iterable.
+        TrainingError: If the loss becomes infinite or NaN.
 
     >>> import torch
     >>> from perdure import CLSER, from_tensors
@@ -201,96 +239,127 @@ def fit(
     >>> record = fit(CLSER(torch.nn.Linear(8, 4), buffer_size=20), stream, batch=8)
     >>> record.steps, len(record.class_il["stable"])
     (8, 3)
+
+    >>> from torch.utils.data import DataLoader, TensorDataset
+    >>> loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)
+    >>> fit(CLSER(torch.nn.Linear(8, 4), buffer_size=20), loader, epochs=2).steps
+    8
     """
-    hooks = Hooks(on_step=on_step, on_task=on_task)
-    return train([Run(learner, stream, batch, epochs, seed)], hooks=hooks)[0]
+    if isinstance(data, Stream):
+        run = Run(learner, data, DEFAULT_BATCH if batch is None else batch, epochs, seed)
+    elif batch is not None:
+        raise ValueError("batch applies to streams only; this data comes in batches already")
+    elif epochs > 1 and isinstance(data, Iterator):
+        raise ValueError(f"data is an iterator, which can be read only once; epochs is {epochs}")
+    else:
+        run = Run(learner, _stream_of(data, learner), epochs=epochs, seed=seed)
+    return train([run], callbacks=callbacks)[0]
+
+
+def _stream_of(data: Iterable[Pair], learner: Learner) -> Stream:
+    """A stream of one task over batches that fit the learner, judging by the first."""
+    batches = _Batches(data)
+    try:
+        inputs, labels = (torch.as_tensor(part) for part in batches.first[:2])
+        if labels.ndim != 1:
+            raise ValueError(f"its labels have {labels.ndim} dimensions")
+    except (LookupError, TypeError, ValueError, RuntimeError) as error:
+        raise ValueError(
+            "data must yield batches (inputs [n, ...], labels [n]), but its first item is "
+            f"something else ({error}); wrap a Dataset in a DataLoader or use from_dataset"
+        ) from None
+    classes = learner.predict_proba(inputs[:1]).shape[1]
+    return from_batches(batches, classes=classes, shape=tuple(inputs.shape[1:]), name="data")
+
+
+class _Batches:
+    """An iterable of batches whose first batch is known, without reading it twice."""
+
+    def __init__(self, data: Iterable[Pair]) -> None:
+        try:
+            iterator = iter(data)
+        except TypeError:
+            kind = type(data).__name__
+            raise ValueError(
+                f"data is of type {kind}; expected a Stream or an iterable of batches"
+            ) from None
+        try:
+            self.first = next(iterator)
+        except StopIteration:
+            raise ValueError("data contains no batches") from None
+        self.data = data
+        self.started: Iterator[Pair] | None = itertools.chain([self.first], iterator)
+
+    def __iter__(self) -> Iterator[Pair]:
+        started, self.started = self.started, None
+        return iter(self.data) if started is None else started
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.data))
 
 
 class _Group:
-    """Runs that go through their streams side by side."""
+    """Runs that are trained together."""
 
     def __init__(
         self,
         runs: Sequence[Run],
+        callbacks: Sequence[Callback],
         max_steps: int | None,
         engine: Engine,
-        hooks: Hooks,
-        keeper: Keeper | None,
         stop: Callable[[], int] | None,
     ) -> None:
         self.runs = runs
         self.first = runs[0]
+        self.callbacks = callbacks
         self.max_steps = max_steps
         self.engine = engine
-        self.hooks = hooks
-        self.keeper = keeper
         self.stop = stop
-        self.since = self.first.step
-        self.total = self.first.total_steps(max_steps)
-        self.began = self.told = time.monotonic()
+        self.first_step = self.first.step
+        self.total_steps = self.first.total_steps(max_steps)
+        self.started = self.last_progress = time.monotonic()
 
     def train(self) -> list[Record]:
+        tasks = len(self.first.stream.tasks)
         if self.first.position.task < 0:
             self._evaluate(-1)
-            self._moved(Position(task=0))
-        elif self.since:
-            self._tell(min(self.first.position.task, len(self.first.stream.tasks) - 1), 0)
-        start = self.first.position
-        for task in range(start.task, len(self.first.stream.tasks)):
-            if self._enough() and self.first.position == Position(task):  # and not inside it
+            self._set_position(Position(task=0))
+        elif self.first_step:
+            self._report_progress(min(self.first.position.task, tasks - 1), 0)
+        for task in range(self.first.position.task, tasks):
+            start = self.first.position
+            if self._limit_reached() and start == Position(task):  # not inside the task
                 break
-            began = start if task == start.task else Position(task)
-            for epoch in range(began.epoch, self.first.epochs):
-                if not self._enough():
-                    self._epoch(task, epoch, began.batch if epoch == began.epoch else 0)
-            self._end(task)
+            for epoch in range(start.epoch, self.first.epochs):
+                if not self._limit_reached():
+                    self._train_epoch(task, epoch, start.batch if epoch == start.epoch else 0)
+            self._end_task(task)
         for run in self.runs:
             run.record.finish(run.learner, run.step)
         return [run.record for run in self.runs]
 
-    def _enough(self) -> bool:
+    def _limit_reached(self) -> bool:
         return self.max_steps is not None and self.first.step >= self.max_steps
 
-    def _epoch(self, task: int, epoch: int, start: int) -> None:
+    def _train_epoch(self, task: int, epoch: int, start: int) -> None:
         for run in self.runs:
             run.epoch_order = run.order.get_state()
-        supplies = [run.stream.tasks[task].epoch(run.batch, run.order, start) for run in self.runs]
-        for number, batches in enumerate(zip(*supplies, strict=True), start + 1):
+        sources = [run.stream.tasks[task].epoch(run.batch, run.order, start) for run in self.runs]
+        for number, batches in enumerate(zip(*sources, strict=True), start + 1):
             for run, batch in zip(self.runs, batches, strict=True):
-                self.engine.step(run.learner, batch)
+                self.engine.step(run.learner, batch.to(run.learner.device))
                 run.step += 1
-                if self.hooks.on_step is not None:
-                    self.hooks.on_step(run)
-            self._moved(Position(task, epoch, number))
-            if self.first.step % READ_EVERY == 0:
-                self._read(task, epoch)
-            self._pause(keep=self.keeper is not None and self.keeper.due())
-            if self._enough():  # asked before the next batch is drawn: a live stream may wait
+                for callback in self.callbacks:
+                    callback.on_step(run)
+            self._set_position(Position(task, epoch, number))
+            if self.first.step % METRICS_EVERY == 0:
+                self._report_metrics(task, epoch)
+            self._save_or_stop(due=any(c.checkpoint_due() for c in self.callbacks))
+            if self._limit_reached():  # before requesting a batch for which a live stream may wait
                 return
 
-    def _moved(self, position: Position) -> None:
-        for run in self.runs:
-            run.position = position
-
-    def _pause(self, *, keep: bool) -> None:
-        """Between two steps: keep the runs, if it is time to, and stop if asked to."""
-        signum = 0 if self.stop is None else self.stop()
-        if signum or keep:
-            self._keep()
-        if signum:
-            raise Interrupted(signum)
-
-    def _keep(self) -> None:
-        if self.keeper is None:
-            return
-        self.engine.wait()
-        for run in self.runs:
-            _check_finite(run)
-        if all(run.learner.finite_weights() for run in self.runs):  # else the next loss says it
-            self.keeper.keep(self.runs)
-
-    def _end(self, number: int) -> None:
-        self._read(number, self.first.epochs - 1)
+    def _end_task(self, number: int) -> None:
+        self._report_metrics(number, self.first.epochs - 1)
         for run in self.runs:
             task = run.stream.tasks[number]
             if run.learner.needs_boundaries:
@@ -299,21 +368,33 @@ class _Group:
         self._evaluate(number)
         for run in self.runs:
             run.epoch_order = run.order.get_state()
-        self._moved(Position(number + 1))
-        self._pause(keep=True)
-        self._tell(number, self.first.epochs - 1)
+        self._set_position(Position(number + 1))
+        self._save_or_stop(due=True)
+        self._report_progress(number, self.first.epochs - 1)
 
-    def _read(self, task: int, epoch: int) -> None:
-        self.engine.wait()
+    def _set_position(self, position: Position) -> None:
+        for run in self.runs:
+            run.position = position
+
+    def _save_or_stop(self, *, due: bool) -> None:
+        """Between two steps: save a checkpoint if one is due, and stop if requested."""
+        signum = 0 if self.stop is None else self.stop()
+        if signum or due:
+            self._save()
+        if signum:
+            raise Interrupted(signum)
+
+    def _save(self) -> None:
+        self.engine.synchronize()
         for run in self.runs:
             _check_finite(run)
-            if self.hooks.on_read is not None:
-                self.hooks.on_read(run)
-        if time.monotonic() - self.told > 0.25:
-            self._tell(task, epoch)
+        # Weights that just became infinite or NaN show in the next loss, which is reported.
+        if all(run.learner.has_finite_weights() for run in self.runs):
+            for callback in self.callbacks:
+                callback.on_checkpoint(self.runs)
 
     def _evaluate(self, number: int) -> None:
-        """Every predictor, on the tests of every task seen and of the next one."""
+        """Evaluate every predictor on the tests of the tasks seen and of the next one."""
         for run in self.runs:
             tests = [
                 i
@@ -323,36 +404,54 @@ class _Group:
             if tests:
                 chosen = [run.stream.tests[i] for i in tests]
                 for name, predict in run.learner.predictors().items():
-                    with self.engine.arithmetic():
-                        run.record.add(name, number, tests, accuracies(predict, chosen))
-            if self.hooks.on_task is not None:
-                self.hooks.on_task(run, number)
+                    on_device = _on_device(predict, run.learner.device)
+                    with self.engine.autocast():
+                        run.record.add(name, number, tests, accuracies(on_device, chosen))
+            for callback in self.callbacks:
+                callback.on_task(run, number)
 
-    def _tell(self, task: int, epoch: int) -> None:
-        self.told = time.monotonic()
-        if self.hooks.on_progress is None:
-            return
+    def _report_metrics(self, task: int, epoch: int) -> None:
+        self.engine.synchronize()
+        for run in self.runs:
+            _check_finite(run)
+            if run.step > run.metrics_step:
+                run.metrics_step = run.step
+                metrics = run.learner.metrics()
+                for callback in self.callbacks:
+                    callback.on_metrics(run, metrics)
+        if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
+            self._report_progress(task, epoch)
+
+    def _report_progress(self, task: int, epoch: int) -> None:
+        self.last_progress = time.monotonic()
         latest = [a for a in (run.record.latest() for run in self.runs) if a is not None]
-        self.hooks.on_progress(
-            Progress(
-                step=self.first.step,
-                total_steps=self.total,
-                task=task,
-                tasks=len(self.first.stream.tasks),
-                epoch=epoch,
-                epochs=self.first.epochs,
-                seconds=self.told - self.began,
-                accuracy=sum(latest) / len(latest) if latest else None,
-                since=self.since,
-            )
+        progress = Progress(
+            step=self.first.step,
+            total_steps=self.total_steps,
+            task=task,
+            tasks=len(self.first.stream.tasks),
+            epoch=epoch,
+            epochs=self.first.epochs,
+            seconds=self.last_progress - self.started,
+            accuracy=sum(latest) / len(latest) if latest else None,
+            since=self.first_step,
         )
+        for callback in self.callbacks:
+            callback.on_progress(progress)
+
+
+def _on_device(
+    predict: Callable[[Tensor], Tensor], device: torch.device
+) -> Callable[[Tensor], Tensor]:
+    """Scores on the device of the inputs, which may differ from that of the learner."""
+    return lambda inputs: predict(inputs.to(device)).to(inputs.device)
 
 
 def _check_finite(run: Run) -> None:
-    step = run.learner.not_finite
+    step = run.learner.nonfinite_step
     if step:
         rates = {f"{float(group['lr']):g}" for group in run.learner.optimizer.param_groups}
         raise TrainingError(
-            f"seed {run.seed}: the loss was infinite or not a number at step {step}; most often "
-            f"the learning rate ({', '.join(sorted(rates))}) is too high"
+            f"seed {run.seed}: the loss was infinite or not a number at step {step}; the learning "
+            f"rate ({', '.join(sorted(rates))}) is probably too high"
         )

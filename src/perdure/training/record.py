@@ -1,4 +1,4 @@
-"""What a run has shown so far: accuracy matrices, and the result made from them."""
+"""The record of a run: accuracy matrices and the result computed from them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,41 @@ from perdure.state import State
 from perdure.streams import Stream
 
 Row = list[float | None]
+"""Accuracy on each test of the stream, in percent; None where it was not evaluated."""
 
 
 class Record:
-    """Accuracies of every predictor at every moment (before training, then after each task)."""
+    """Accuracies of every predictor, evaluated before training and after each task.
+
+    Args:
+        stream: The stream that the run trains on.
+        predictors: Names of the learner's predictors, the main one first.
+    """
 
     def __init__(self, stream: Stream, predictors: Sequence[str]) -> None:
         self.stream = stream
         self.moments: list[int] = []
-        """-1 before training, then the number of the task just ended."""
+        """When evaluations took place: -1 before training, else the number of the last task."""
         self.class_il: dict[str, list[Row]] = {name: [] for name in predictors}
+        """One row per evaluation, by predictor; predictions among all classes."""
         self.task_il: dict[str, list[Row]] = {name: [] for name in predictors}
+        """The same with predictions among the classes of the task, if tasks divide the classes."""
         self.per_class: dict[str, Row] = {}
+        """Accuracy on each class at the last evaluation, by predictor."""
         self.totals: dict[str, float] = {}
+        """Sums of the learner's metrics over all steps; empty until training ends."""
         self.steps = 0
+        """Number of training steps; 0 until training ends."""
 
     def add(self, predictor: str, moment: int, tests: Sequence[int], found: Accuracies) -> None:
-        """Note what a predictor scored on these tests."""
+        """Record the accuracies of a predictor.
+
+        Args:
+            predictor: Name of the predictor.
+            moment: -1 before training, else the number of the task that just ended.
+            tests: Numbers of the tests that were evaluated.
+            found: Accuracies on these tests.
+        """
         if moment not in self.moments:
             self.moments.append(moment)
         self.class_il[predictor].append(self._row(tests, found.class_il))
@@ -49,26 +67,29 @@ class Record:
         return row
 
     def finish(self, learner: Learner, steps: int) -> None:
-        """Note the learner's counters at the end."""
-        self.totals = learner.readings()
+        """Record the learner's totals and the number of steps at the end of training."""
+        self.totals = learner.totals()
         self.steps = steps
 
     def state_dict(self) -> State:
-        """All that was noted, as text: the order of the predictors counts."""
-        noted = {name: value for name, value in vars(self).items() if name != "stream"}
-        return {"noted": json.dumps(noted)}
+        """The content as JSON text, which preserves the order of the predictors."""
+        content = {name: value for name, value in vars(self).items() if name != "stream"}
+        return {"content": json.dumps(content)}
 
     def load_state_dict(self, state: State) -> None:
-        """Become the record that the state describes."""
-        vars(self).update(json.loads(state["noted"]))
+        """Restore the content of another record of the same stream and predictors."""
+        vars(self).update(json.loads(state["content"]))
 
     def latest(self) -> float | None:
-        """The first predictor's mean accuracy on the tasks seen, at the last evaluation."""
+        """Mean accuracy of the first predictor on the tasks seen, at the last evaluation.
+
+        None if nothing has been evaluated since training started.
+        """
         rows = next(iter(self.class_il.values()))
         return self._mean(rows) if rows and self.moments[-1] >= 0 else None
 
     def _mean(self, matrix: list[Row]) -> float:
-        """Unweighted, over the tests of the tasks seen: the figure of the paper's tables."""
+        """Unweighted mean over the tests of the tasks seen, as in the paper's tables."""
         seen = [
             value
             for test, value in zip(self.stream.tests, matrix[-1], strict=True)
@@ -77,36 +98,39 @@ class Record:
         return math.fsum(seen) / len(seen)
 
     def result(self) -> dict[str, Any]:
-        """All of it as plain values, accuracies in percent; the schema of `result.json`."""
+        """The record as JSON-compatible values, with accuracies in percent.
+
+        This is what a run writes to `result.json`.
+        """
         return {
             "moments": ["start" if m < 0 else self.stream.tasks[m].name for m in self.moments],
             "tests": [test.name for test in self.stream.tests],
-            "predictors": {name: self._of(name) for name in self.class_il},
+            "predictors": {name: self._predictor_result(name) for name in self.class_il},
             "complete": len(self.moments) == len(self.stream.tasks) + 1 or not self.stream.tests,
             "steps": self.steps,
             "totals": self.totals,
         }
 
-    def _of(self, predictor: str) -> dict[str, Any]:
+    def _predictor_result(self, predictor: str) -> dict[str, Any]:
         return {
-            "class_il": self._numbers(self.class_il[predictor]),
-            "task_il": self._numbers(self.task_il[predictor]),
+            "class_il": self._summary(self.class_il[predictor]),
+            "task_il": self._summary(self.task_il[predictor]),
             "per_class": self.per_class.get(predictor),
         }
 
-    def _numbers(self, matrix: list[Row]) -> dict[str, Any] | None:
-        """The matrix and the numbers made from it; None where nothing was evaluated."""
+    def _summary(self, matrix: list[Row]) -> dict[str, Any] | None:
+        """The matrix and the figures computed from it; None if nothing was evaluated."""
         if not matrix:
             return None
-        # Overlapping tests, or a run cut short, leave forgetting and transfer without meaning.
+        # Forgetting and transfer are undefined for overlapping tests and for incomplete runs.
         tasks = len(self.stream.tasks)
-        whole = len(matrix) == tasks + 1
-        apart = whole and not self.stream.cumulative and len(self.stream.tests) == tasks
+        complete = len(matrix) == tasks + 1
+        disjoint = complete and not self.stream.cumulative and len(self.stream.tests) == tasks
         return {
             "matrix": matrix,
             "mean": self._mean(matrix) if self.moments[-1] >= 0 else None,
-            "last_test": matrix[-1][-1] if whole else None,
-            "forgetting": forgetting(matrix) if apart else None,
-            "backward_transfer": backward_transfer(matrix) if apart else None,
-            "forward_transfer": forward_transfer(matrix) if apart else None,
+            "last_test": matrix[-1][-1] if complete else None,
+            "forgetting": forgetting(matrix) if disjoint else None,
+            "backward_transfer": backward_transfer(matrix) if disjoint else None,
+            "forward_transfer": forward_transfer(matrix) if disjoint else None,
         }

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
 from perdure.learners import Learner
 from perdure.results import RunFolder
-from perdure.state import on_host
-from perdure.training.checkpoint import Checkpoints
+from perdure.state import to_host
+from perdure.training.checkpoint import Checkpointer
 from perdure.training.distributed import from_all, from_rank_0
 from perdure.training.loop import Run, TrainingError
+
+T = TypeVar("T")
 
 
 class SharedFolder(RunFolder):
@@ -38,9 +40,9 @@ class SharedFolder(RunFolder):
         """DamagedError if a file of the finished run is not as it was written."""
         from_rank_0(lambda: RunFolder(self.path).check(name))
 
-    def read(self, name: str) -> dict[str, Any]:
-        """One of the JSON files. ValueError if it is missing or damaged."""
-        return from_rank_0(lambda: RunFolder(self.path).read(name))
+    def read(self, name: str, kind: type[T]) -> T:
+        """Read a JSON file into a typed record."""
+        return from_rank_0(lambda: RunFolder(self.path).read(name, kind))
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Make the folder. TrainingError if the ranks are about to train on different things."""
@@ -58,7 +60,7 @@ class SharedFolder(RunFolder):
         Ranks on different hardware may round differently; ranks that were shown different
         batches differ by far more.
         """
-        losses = from_all(float(content.get("loss", 0)))
+        losses = from_all(float(content.get("values", {}).get("loss", 0)))
         if any(abs(loss - losses[0]) > 1e-3 * abs(losses[0]) for loss in losses):
             raise TrainingError(
                 "the ranks have gone apart: their losses differ, so they were not shown the same "
@@ -84,30 +86,30 @@ def _agree(config: Mapping[str, Any]) -> None:
             )
 
 
-class SharedCheckpoints(Checkpoints):
+class SharedCheckpointer(Checkpointer):
     """Rank 0 writes the checkpoints, all ranks being alike, and reads them for all."""
 
-    def restore(self, runs: Sequence[Run]) -> bool:
+    def resume(self, runs: Sequence[Run]) -> bool:
         """Let the run go on from rank 0's newest checkpoint, on every rank; False if it has none.
 
         What a rank draws for itself (dropout) is not in it.
         """
-        if not from_rank_0(lambda: super(SharedCheckpoints, self).restore(runs)):
+        if not from_rank_0(lambda: super(SharedCheckpointer, self).resume(runs)):
             return False
-        states = from_rank_0(lambda: [on_host(run.state_dict()) for run in runs])
+        states = from_rank_0(lambda: [to_host(run.state_dict()) for run in runs])
         if dist.get_rank() > 0:
             for run, state in zip(runs, states, strict=True):
                 run.load_state_dict(state)
         return True
 
-    def due(self) -> bool:
+    def checkpoint_due(self) -> bool:
         """Whether it is time for the next: never on another rank than 0."""
-        return dist.get_rank() == 0 and super().due()
+        return dist.get_rank() == 0 and super().checkpoint_due()
 
-    def keep(self, runs: Sequence[Run]) -> None:
+    def on_checkpoint(self, runs: Sequence[Run]) -> None:
         """Take the states of the runs and write them in the background."""
         if dist.get_rank() == 0:
-            super().keep(runs)
+            super().on_checkpoint(runs)
 
     def clear(self) -> None:
         """The runs are finished: remove their checkpoints."""

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks for a stop between two steps, the second ends at once."""
+"""Ctrl-C and SIGTERM: the first stops training between two steps, the second ends it at once."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from types import FrameType
 
 
 class Stop:
-    """Whether, and by which signal, a stop was asked for. Calling it gives the number, or 0."""
+    """A request to stop. Calling it returns the number of the signal, or 0 without a request."""
 
     signum = 0
 
     def __call__(self) -> int:
-        """The signal's number."""
+        """Return the number of the signal that requested the stop, or 0."""
         return self.signum
 
-    def note(self, signum: int, frame: FrameType | None) -> None:
-        """A signal handler that asks for the stop and nothing more."""
+    def request(self, signum: int, frame: FrameType | None) -> None:
+        """Request a stop (a signal handler)."""
         self.signum = signum
 
-    def insist(self, signum: int, frame: FrameType | None) -> None:
-        """A signal handler that asks for the stop, and the second time does not wait for it."""
+    def request_or_exit(self, signum: int, frame: FrameType | None) -> None:
+        """Request a stop or, if one was requested already, exit (a signal handler)."""
         if self.signum:
             if signum == signal.SIGINT:
                 raise KeyboardInterrupt
@@ -32,19 +32,22 @@ class Stop:
 
 
 @contextlib.contextmanager
-def noticed() -> Iterator[Stop]:
-    """Inside, the first SIGINT or SIGTERM only asks for a stop. Does nothing in other threads."""
+def graceful_stop() -> Iterator[Stop]:
+    """Turn the first SIGINT or SIGTERM inside the block into a request to stop.
+
+    Pass the result to `train` as `stop`. Outside the main thread no signal is handled.
+    """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    for signum, handler in before.items():
-        if handler not in (signal.SIG_IGN, None):  # a shell's background jobs hear no Ctrl-C
-            signal.signal(signum, stop.insist)
+    previous = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    for signum, handler in previous.items():
+        if handler not in (signal.SIG_IGN, None):  # shells start background jobs ignoring SIGINT
+            signal.signal(signum, stop.request_or_exit)
     try:
         yield stop
     finally:
-        for signum, handler in before.items():
-            if handler is not None:  # None: not Python's to restore
+        for signum, handler in previous.items():
+            if handler is not None:  # None: not installed from Python
                 signal.signal(signum, handler)
