@@ -13,7 +13,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from perdure.cli import main
 from perdure.results import RunFolder
-from perdure.tensorboard import TensorBoardLog
+from perdure.integrations.tensorboard import TensorBoardLog
 
 ARGUMENTS = [
     "run",

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from perdure.cli.values import Folder, Switch, writable
+from perdure.cli.options import Folder, Switch, writable
 
 if TYPE_CHECKING:
     from perdure.report import Report
@@ -50,7 +50,7 @@ def report(options: ReportOptions) -> int:
     """Read the runs, analyse what is missing, write the page and the figures."""
     import torch
 
-    from perdure.display import tell_user
+    from perdure.experiment.progress import print_status as tell_user
     from perdure.files import write_atomic
     from perdure.report import collect, complete, compose
 
