@@ -12,7 +12,7 @@ def main() -> int:
     if hears:
         signal.signal(signal.SIGINT, _leave)
     import perdure.cli
-    import perdure.training.ranks  # and with it torch
+    import perdure.training.launch  # and with it torch
 
     if hears:
         signal.signal(signal.SIGINT, signal.default_int_handler)

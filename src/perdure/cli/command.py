@@ -97,19 +97,19 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1 if something failed, 2 for invalid input.
     """
-    from perdure.training.ranks import as_one
+    from perdure.training.launch import run_distributed
 
-    return as_one(lambda: _main(argv))
+    return run_distributed(lambda: _main(argv))
 
 
 def _main(argv: list[str] | None) -> int:
-    from perdure.training.ranks import launched
+    from perdure.training.launch import torchrun_rank
 
     signal.signal(signal.SIGTERM, _terminate)
     try:
         options = parse(argv)
         verb = next(function for kind, function in VERBS.values() if type(options) is kind)
-        if launched() is not None and verb is not run:
+        if torchrun_rank() is not None and verb is not run:
             raise ValueError("torchrun works with `perdure run` only")
         return verb(options)
     except (ValueError, OSError) as error:
@@ -125,12 +125,12 @@ def _stopped(argv: list[str] | None, *, saved: bool) -> str:
     """What to say after an interruption: the command that continues, if the state was saved."""
     if not saved:
         return "interrupted; completed runs are kept"
-    from perdure.training.ranks import called_as
+    from perdure.training.launch import command_prefix
 
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:1] in ([], ["run"]) and "--resume" not in words:
         words = [*(words or ["run"]), "--resume"]
-    return f"stopped; continue with `{shlex.join([*called_as(), *words])}`"
+    return f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:

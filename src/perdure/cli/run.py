@@ -114,14 +114,14 @@ def run(options: RunOptions) -> int:
     from perdure.experiment.progress import print_status
     from perdure.streams.batches import not_resumable
     from perdure.training.distributed import from_rank_0
-    from perdure.training.ranks import leads, prepare
+    from perdure.training.launch import is_main_process, setup_ranks
 
     if options.again and options.resume:
         raise ValueError("--again starts over and --resume continues; omit one of them")
     options.execution.prepare()
     options.training.prepare()
     seeds = parse_seeds(options.seeds)
-    ranks = prepare(seeds, options.execution.device, options.execution.engine)
+    ranks = setup_ranks(seeds, options.execution.device, options.execution.engine)
     config = _resolve(options, ranks)
     first = build_run(config, read_dataset(config), seeds[0])  # rejects invalid values
     if options.resume:
@@ -149,9 +149,9 @@ def run(options: RunOptions) -> int:
         threads=options.execution.threads,
         resume=options.resume,
         quiet=options.output.quiet,
-        tensorboard=options.tensorboard if leads() else None,
+        tensorboard=options.tensorboard if is_main_process() else None,
     )
-    if leads():  # other ranks may not see the folder
+    if is_main_process():  # other ranks may not see the folder
         _show(plan, options.output)
     return 1 if failed else 0
 
@@ -236,7 +236,7 @@ def train_plan(
             partial(run_tasks, workers=width, threads=threads, in_process=width <= 1),
             quiet=quiet,
             by_task=True,
-            on_event=lambda event: log.read(),
+            on_event=lambda event: log.update(),
         )
     return progress.count("failed")
 

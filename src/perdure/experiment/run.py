@@ -23,7 +23,7 @@ from perdure.results.folder import RunFolder
 from perdure.training.callbacks import Callback, EventLog
 from perdure.training.checkpoint import Checkpointer, CheckpointStore, describe_environment
 from perdure.training.loop import Position, Progress, TrainingError, train
-from perdure.training.shared import SharedCheckpointer, SharedFolder, from_rank_0_alone
+from perdure.training.shared import SharedCheckpointer, SharedFolder, stop_on_rank_0
 
 _log = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class Job:
                 callbacks=[*logs, checkpointer, _Report(report)],
                 max_steps=config.max_steps,
                 engine=engine,
-                stop=stop if config.ranks == 1 else from_rank_0_alone(stop),
+                stop=stop if config.ranks == 1 else stop_on_rank_0(stop),
             )
             for reason in dict.fromkeys(engine.fallbacks()):
                 _log.warning("%s; its steps were executed eagerly", reason)

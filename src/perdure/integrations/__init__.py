@@ -1,1 +1,1 @@
-"""Optional integrations with other libraries."""
+"""Integrations with other software."""

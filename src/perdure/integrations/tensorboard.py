@@ -1,6 +1,6 @@
-"""What runs note of themselves, shown in TensorBoard while they go on.
+"""TensorBoard logs of runs, updated while they train.
 
-Runs know nothing of it: their `events.jsonl` is read as it grows.
+The log is written from the `events.jsonl` of each run, by whichever process shows the progress.
 """
 
 from __future__ import annotations
@@ -17,22 +17,27 @@ from perdure.results import RunFolder
 
 
 class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
-    """Losses, accuracies and the composition of the memory of some runs, below a folder.
+    """Logs metrics, accuracies and the classes in the memory of runs.
 
-    Without a folder nothing is logged. ValueError if there is one and TensorBoard is missing.
+    Args:
+        folder: Where to write the log; None to log nothing.
+        runs: The runs to log.
+
+    Raises:
+        ValueError: If a folder is given and TensorBoard is not installed.
     """
 
     def __init__(self, folder: Path | None, runs: Iterable[RunFolder]) -> None:
-        self.followed: list[_Followed] = []
+        self._runs: list[_RunLog] = []
         if folder is not None:
             _check_installed()
-            self.followed = [_Followed(run, folder.joinpath(*run.path.parts[-3:])) for run in runs]
+            self._runs = [_RunLog(run, folder.joinpath(*run.path.parts[-3:])) for run in runs]
 
-    def read(self) -> None:
-        """Log what the runs in progress have noted since the last time."""
-        for run in self.followed:
-            if not run.source.complete:  # one that is may be about to be replaced
-                run.read()
+    def update(self) -> None:
+        """Log the events that runs in progress have written since the last call."""
+        for run in self._runs:
+            if not run.source.complete:  # a completed run may be about to be replaced
+                run.update()
 
     def __exit__(
         self,
@@ -40,9 +45,9 @@ class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Log the rest."""
-        for run in self.followed:
-            run.read()
+        """Log the remaining events of all runs."""
+        for run in self._runs:
+            run.update()
             run.close()
 
 
@@ -51,79 +56,65 @@ def _check_installed() -> None:
         importlib.import_module("torch.utils.tensorboard")
     except ImportError:
         raise ValueError(
-            "--tensorboard needs the tensorboard package: `pip install tensorboard`, or install "
-            "perdure with its extra, perdure[tensorboard]"
+            "--tensorboard needs the tensorboard package: install it with `pip install "
+            "tensorboard`, or install perdure[tensorboard]"
         ) from None
 
 
-class _Followed:
-    """One run's events, and how far they have been read."""
+class _RunLog:
+    """The log of one run, and how much of its events it covers."""
 
     def __init__(self, source: RunFolder, target: Path) -> None:
         self.source = source
         self.target = target
         self.position = 0
         self.writer: Any = None
-        self.before: dict[str, float] = {"step": 0}
 
-    def read(self) -> None:
-        """Log the lines that were added, as far as they are whole."""
+    def update(self) -> None:
+        """Log the complete lines added since the last call."""
         path = self.source.path / "events.jsonl"
         if not path.is_file():
             return
         with path.open("rb") as file:
-            if file.seek(0, 2) < self.position:  # begun anew
+            if file.seek(0, 2) < self.position:  # the run was started over
                 self.close()
             file.seek(self.position)
             added = file.read()
-        whole = added[: added.rfind(b"\n") + 1]
-        self.position += len(whole)
-        for line in whole.splitlines():
+        complete = added[: added.rfind(b"\n") + 1]
+        self.position += len(complete)
+        for line in complete.splitlines():
             self._log(json.loads(line))
         if self.writer is not None:
             self.writer.flush()
 
     def close(self) -> None:
-        """Be as at the beginning."""
+        """Close the log; the next update starts from the first event."""
         if self.writer is not None:
             self.writer.close()
         self.writer = None
         self.position = 0
-        self.before = {"step": 0}
 
     def _log(self, event: dict[str, Any]) -> None:
-        step = event["step"]
-        for name, value in self._values(event).items():
+        for name, value in _scalars(event).items():
             if self.writer is None:
                 from torch.utils.tensorboard import SummaryWriter
 
-                # What an earlier log of the same run says is no longer shown.
+                # Hide what an earlier log of the same run contains.
                 self.writer = SummaryWriter(self.target, purge_step=0)
-            self.writer.add_scalar(name, value, step)
+            self.writer.add_scalar(name, value, event["step"])
 
-    def _values(self, event: dict[str, Any]) -> dict[str, float]:
-        match event["event"]:
-            case "totals":
-                return self._means(event)
-            case "evaluation":
-                return {
-                    f"accuracy/{predictor}/test {test}": accuracy
-                    for predictor, row in event["class_il"].items()
-                    for test, accuracy in enumerate(row)
-                    if accuracy is not None
-                }
-            case "memory":
-                return {f"memory/class {c}": count for c, count in enumerate(event["classes"])}
-        return {}
 
-    def _means(self, event: dict[str, Any]) -> dict[str, float]:
-        """Totals are sums since the start: their means per step since the last line."""
-        totals = {name: value for name, value in event.items() if name not in ("event", "step")}
-        steps = event["step"] - self.before["step"]
-        means = {
-            f"per step/{name}": (value - self.before.get(name, 0)) / steps
-            for name, value in totals.items()
-            if steps
-        }
-        self.before = {**totals, "step": event["step"]}
-        return means
+def _scalars(event: dict[str, Any]) -> dict[str, float]:
+    match event:
+        case {"event": "metrics", "values": metrics}:
+            return {f"train/{name}": value for name, value in metrics.items()}
+        case {"event": "evaluation", "class_il": class_il}:
+            return {
+                f"accuracy/{predictor}/test {test}": accuracy
+                for predictor, row in class_il.items()
+                for test, accuracy in enumerate(row)
+                if accuracy is not None
+            }
+        case {"event": "memory", "classes": counts}:
+            return {f"memory/class {c}": count for c, count in enumerate(counts)}
+    return {}

@@ -1,6 +1,8 @@
-"""Training: the loop, its callbacks, checkpoints, engines, and several processes for one run."""
+"""Training: the loop, its callbacks and checkpoints, and how steps are executed."""
 
 from perdure.training.callbacks import Callback as Callback
+from perdure.training.callbacks import EventLog as EventLog
+from perdure.training.loop import Interrupted as Interrupted
 from perdure.training.loop import Progress as Progress
 from perdure.training.loop import Run as Run
 from perdure.training.loop import TrainingError as TrainingError

@@ -145,7 +145,10 @@ class CheckpointStore:
                 self._state(number).unlink(missing_ok=True)
 
     def _truncate_events(self, checkpoint: Checkpoint) -> None:
-        content = self._read_events(int(checkpoint.events["bytes"]))
+        try:
+            content = self._read_events(int(checkpoint.events["bytes"]))
+        except OSError:
+            content = b""
         if digest(content) != checkpoint.events:
             _log.warning(
                 *("seed %s: %s was altered; its events before step %s are discarded", self.seed),
@@ -174,14 +177,13 @@ class CheckpointStore:
                 old.unlink(missing_ok=True)
 
     def _read_events(self, size: int) -> bytes:
-        """The first bytes of the events, also flushed to disk; empty if there are none."""
-        try:
-            with self.events.open("rb") as file:
-                with contextlib.suppress(OSError):  # some systems cannot flush a file being read
-                    os.fsync(file.fileno())
-                return file.read(size)
-        except OSError:
+        """Read the first bytes of the events, and flush the file to disk."""
+        if not size:  # the file may not exist
             return b""
+        with self.events.open("rb") as file:
+            with contextlib.suppress(OSError):  # some systems cannot flush a file being read
+                os.fsync(file.fileno())
+            return file.read(size)
 
     def events_size(self) -> int:
         """Current size of `events.jsonl` in bytes; 0 if it does not exist."""

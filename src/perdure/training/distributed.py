@@ -1,15 +1,15 @@
-"""One learner on several processes: every network's work on a batch is divided among the ranks.
+"""Distributed training of one learner: each network's work on a batch is divided among the ranks.
 
-All ranks read the same stream, make the same draws and keep the same memory. When a network is
-called on a batch, each rank runs it on its own rows and gathers the outputs of all, so everything
-a method computes from them (its loss, its choices, what it stores) is the same on every rank, and
-a method needs to know nothing of this.
+All ranks read the same stream, draw the same random numbers and hold the same memory. When a
+network is called on a batch, each rank computes the outputs of its own rows and gathers those of
+all others. Everything that a method derives from the outputs (its loss, its decisions, what it
+stores) is therefore equal on all ranks, and methods need no code for distributed training.
 
-Gradients come out right by two rules. Backward through the gathering, a rank keeps the gradient
-of its own rows, times the number of ranks; and the gradient of every parameter is averaged over
-the ranks. So rank k contributes N·Σ_{i in its rows} ∂L/∂z_i ∂z_i/∂θ, and the mean over N ranks is
-∂L/∂θ. A batch too small to be divided is computed whole by everybody, and its gradient, being
-the same everywhere, is its own mean.
+Two rules make the gradients correct. In the backward pass through the gathering, a rank keeps the
+gradient of its own rows times the number of ranks N, and the gradient of every parameter is
+averaged over the ranks. Rank k thus contributes N·Σ_{i in its rows} ∂L/∂z_i ∂z_i/∂θ, and the mean
+over the ranks is ∂L/∂θ. A batch with fewer rows than ranks is computed entirely by every rank; its
+gradients are equal, so averaging does not change them.
 """
 
 from __future__ import annotations
@@ -32,43 +32,54 @@ T = TypeVar("T")
 
 
 class RankLostError(TrainingError):
-    """Another rank has ended, or has not answered for long."""
+    """Another rank has exited or stopped responding."""
 
-    raised: ClassVar[bool] = False
-    """Whether this process has met it: then its failure is the consequence of another's."""
+    occurred: ClassVar[bool] = False
+    """Whether this process raised it, so that its failure is a consequence of another's."""
 
     def __init__(self, message: str) -> None:
         super().__init__(message)
-        RankLostError.raised = True
+        RankLostError.occurred = True
 
 
 def divide(learner: Learner, seed: int = 0) -> None:
-    """Let the ranks of the process group share the work of the learner's networks.
+    """Divide the work of the learner's networks among the ranks of the process group.
 
-    Every rank must hold an equal learner and show it equal batches. BatchNorm becomes
-    SyncBatchNorm, which normalises by the whole batch; it needs GPUs. Networks are divided in
-    training mode only: in evaluation mode each rank computes for itself.
+    BatchNorm becomes SyncBatchNorm, which normalises by the whole batch and needs GPUs. Work is
+    divided in training mode only; in evaluation mode each rank computes for itself.
+
+    Args:
+        learner: The learner, which must be equal on all ranks and receive equal batches.
+        seed: Seed of the random numbers that each rank draws for its own rows, such as dropout.
+
+    Raises:
+        ValueError: If the network has BatchNorm that the ranks cannot share.
     """
     networks = learner.networks()
     if learner.device.type == "cpu" and any(map(_has_batch_norm, networks)):
         raise ValueError(
-            "the network has BatchNorm, whose statistics several processes can share on GPUs only; "
-            "start one process, or choose a network without BatchNorm"
+            "the network has BatchNorm, whose statistics processes can share only on GPUs; start "
+            "one process, or choose a network without BatchNorm"
         )
     for network in networks:
         synchronise(network)
-        share = _Share(learner.device, seed)
-        network.register_forward_pre_hook(share.take)
-        network.register_forward_hook(share.gather)
+        part = _Part(learner.device, seed)
+        network.register_forward_pre_hook(part.select)
+        network.register_forward_hook(part.gather)
     for parameter in learner.network.parameters():
         if parameter.requires_grad:
             parameter.register_hook(_average)  # type: ignore[no-untyped-call]
 
 
 def synchronise(network: nn.Module) -> None:
-    """Let every BatchNorm in the network take its statistics over the batch of all ranks.
+    """Replace every BatchNorm by one that computes its statistics over the batch of all ranks.
 
-    A layer that does more than BatchNorm, as ours do, offers `synchronised` for it.
+    Args:
+        network: The network to change, in place. Subclasses of BatchNorm must have a method
+            `synchronised` that returns the replacement.
+
+    Raises:
+        ValueError: If a layer cannot be replaced.
     """
     for module in network.modules():
         for name, norm in list(module.named_children()):
@@ -82,8 +93,8 @@ def synchronise(network: nn.Module) -> None:
                 module.add_module(name, convert(norm))  # type: ignore[no-untyped-call]
             else:
                 raise ValueError(
-                    f"the network has a {type(norm).__name__}, which several processes cannot "
-                    "share; start one process"
+                    f"the network has a {type(norm).__name__}, which processes cannot share; "
+                    "start one process"
                 )
     if hasattr(network, "forward_each"):  # it joins batches, whose rows would be divided as one
         network.forward_each = None  # type: ignore[assignment]
@@ -93,11 +104,11 @@ def _has_batch_norm(network: nn.Module) -> bool:
     return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
-class _Share:
-    """A rank's part in one network's work: its rows go in, the rows of all come out.
+class _Part:
+    """This rank's part of a network's work: its own rows go in, the outputs of all rows come out.
 
-    Inside, the global generator (dropout draws from it) is the rank's own: drawn from a shared
-    one, other rows would get the same masks, and ranks with fewer rows would fall behind.
+    During the forward pass, the global generator (used by dropout) is the rank's own. With a
+    shared one, different rows would get equal masks, and unequal parts would draw unequally often.
     """
 
     def __init__(self, device: torch.device, seed: int) -> None:
@@ -105,10 +116,10 @@ class _Share:
         rank_seed = derive(seed, f"rank {dist.get_rank()}")
         self.random = torch.Generator(device=device).manual_seed(rank_seed).get_state()
         self.rows = 0
-        """Of the batch that is being computed; 0 if it is not divided."""
+        """Rows of the current batch; 0 if it is not divided."""
 
-    def take(self, network: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor] | None:
-        """This rank's rows of the batch."""
+    def select(self, network: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor] | None:
+        """Return this rank's rows of the batch."""
         divided = network.training and inputs and len(inputs[0]) >= dist.get_world_size()
         self.rows = len(inputs[0]) if divided else 0
         if not self.rows:
@@ -117,7 +128,7 @@ class _Share:
         return (inputs[0].tensor_split(dist.get_world_size())[dist.get_rank()],)
 
     def gather(self, network: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """The outputs for all rows of the batch, from the outputs for this rank's."""
+        """Return the outputs for all rows of the batch, given those for this rank's rows."""
         if not self.rows:
             return None
         self._swap_randomness()
@@ -134,19 +145,19 @@ class _Share:
 
 
 class _Gather(torch.autograd.Function):
-    """Rows of every rank in order, on every rank."""
+    """The rows of all ranks, in order, on every rank."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, rows: int) -> Tensor:
         rank, ranks = dist.get_rank(), dist.get_world_size()
-        # As tensor_split divides: the first ranks have a row more where it does not come out even.
+        # Like tensor_split: the first ranks have one more row if the rows do not divide evenly.
         counts = [rows // ranks + (k < rows % ranks) for k in range(ranks)]
         ctx.own = slice(sum(counts[:rank]), sum(counts[: rank + 1]))
         ctx.ranks = ranks
-        # A sum in which all other ranks have zeros in a rank's rows: the shares may be unequal.
+        # Parts may be unequal, so sum over the ranks: each has zeros in the rows of all others.
         whole = own.new_zeros(rows, *own.shape[1:])
         whole[ctx.own] = own
-        with _in_touch():
+        with _communicating():
             dist.all_reduce(whole)
         return whole
 
@@ -156,34 +167,34 @@ class _Gather(torch.autograd.Function):
 
 
 def _average(gradient: Tensor) -> Tensor:
-    """A parameter's gradient as the mean over the ranks, the same bits on each."""
+    """Mean of a parameter's gradient over the ranks, bit for bit equal on all of them."""
     mean = gradient.clone(memory_format=torch.contiguous_format)
-    with _in_touch():
+    with _communicating():
         dist.all_reduce(mean)
     return mean.div_(dist.get_world_size())
 
 
 @contextmanager
-def _in_touch() -> Iterator[None]:
-    """Inside, a failure to reach the other ranks is said to be one."""
+def _communicating() -> Iterator[None]:
+    """Raise a RankLostError if communication inside the block fails."""
     try:
         yield
     except torch.OutOfMemoryError:
         raise
     except RuntimeError as error:
         reason = re.sub(r"^\[[^]]*\] ", "", str(error).splitlines()[0]).split(". ")[0]
-        raise RankLostError(f"another rank cannot be reached any more ({reason})") from error
+        raise RankLostError(f"lost contact with another rank ({reason})") from error
 
 
-def from_rank_0(make: Callable[[], T]) -> T:
-    """What `make` returns on rank 0, or the error that it raises there, on every rank."""
+def from_rank_0(compute: Callable[[], T]) -> T:
+    """Call a function on rank 0 only; every rank returns its result or raises its error."""
     answer: list[Any] = [None, None]
     if dist.get_rank() == 0:
         try:
-            answer = [make(), None]
+            answer = [compute(), None]
         except (ValueError, OSError) as error:
             answer = [None, error]
-    with _in_touch():
+    with _communicating():
         dist.broadcast_object_list(answer)
     value, failure = answer
     if failure is not None:
@@ -192,8 +203,8 @@ def from_rank_0(make: Callable[[], T]) -> T:
 
 
 def from_all(value: T) -> list[T]:
-    """The values of all ranks, in their order, on every rank."""
+    """Return the values of all ranks, in order, on every rank."""
     values: list[Any] = [None] * dist.get_world_size()
-    with _in_touch():
+    with _communicating():
         dist.all_gather_object(values, value)
     return values

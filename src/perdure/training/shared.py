@@ -1,4 +1,4 @@
-"""What the ranks of one run have in common on disk: rank 0's folder and checkpoints."""
+"""The run folder and the checkpoints of a distributed run: rank 0 writes them for all ranks."""
 
 from __future__ import annotations
 
@@ -19,80 +19,80 @@ T = TypeVar("T")
 
 
 class SharedFolder(RunFolder):
-    """Rank 0's run folder as all ranks see it: rank 0 reads and writes, every rank takes part."""
+    """The run folder of a distributed run. All ranks call its methods; rank 0 accesses files."""
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Inside, rank 0 alone may write here."""
+        """Lock the folder on rank 0 inside the block."""
         with RunFolder(self.path).locked() if dist.get_rank() == 0 else contextlib.nullcontext():
             yield
 
     def refuse_if_locked(self) -> None:
-        """LockedError if another process is at work here now."""
+        """Raise a LockedError if another process is writing to the folder."""
         from_rank_0(lambda: RunFolder(self.path).refuse_if_locked())
 
     @property
     def complete(self) -> bool:
-        """Whether the run has ended well."""
+        """Whether the run is complete."""
         return from_rank_0(lambda: RunFolder(self.path).complete)
 
     def check(self, name: str) -> None:
-        """DamagedError if a file of the finished run is not as it was written."""
+        """Raise a DamagedError if a file of the completed run was altered."""
         from_rank_0(lambda: RunFolder(self.path).check(name))
 
     def read(self, name: str, kind: type[T]) -> T:
-        """Read a JSON file into a typed record."""
+        """Read a JSON file into a typed record. Raise a ValueError if it is missing or damaged."""
         return from_rank_0(lambda: RunFolder(self.path).read(name, kind))
 
     def begin(self, config: Mapping[str, Any]) -> None:
-        """Make the folder. TrainingError if the ranks are about to train on different things."""
-        _agree(config)
+        """Create the folder. Raise a TrainingError if the ranks' configurations differ."""
+        _check_equal(config)
         from_rank_0(lambda: RunFolder(self.path).begin(config))
 
     def reopen(self, config: Mapping[str, Any]) -> None:
-        """Make the folder one of an unfinished run. TrainingError as above."""
-        _agree(config)
+        """Reopen the folder. Raise a TrainingError if the ranks' configurations differ."""
+        _check_equal(config)
         from_rank_0(lambda: RunFolder(self.path).reopen(config))
 
     def event(self, kind: str, **content: Any) -> None:
-        """Append a line. TrainingError if the losses show that the ranks have gone apart.
+        """Append an event. Raise a TrainingError if the losses show that the ranks diverged.
 
-        Ranks on different hardware may round differently; ranks that were shown different
-        batches differ by far more.
+        Ranks on different hardware may round differently; ranks that received different batches
+        differ by far more.
         """
         losses = from_all(float(content.get("values", {}).get("loss", 0)))
         if any(abs(loss - losses[0]) > 1e-3 * abs(losses[0]) for loss in losses):
             raise TrainingError(
-                "the ranks have gone apart: their losses differ, so they were not shown the same "
-                "batches; a stream must give every process the same"
+                "the ranks diverged: their losses differ, so they received different batches; a "
+                "stream must supply the same batches to every process"
             )
         from_rank_0(lambda: RunFolder(self.path).event(kind, **content))
 
     def finish(
         self, learner: Learner, result: Mapping[str, Any], timing: Mapping[str, Any]
     ) -> None:
-        """Write what the run came to."""
+        """Write the results of the run."""
         from_rank_0(lambda: RunFolder(self.path).finish(learner, result, timing))
 
 
-def _agree(config: Mapping[str, Any]) -> None:
+def _check_equal(config: Mapping[str, Any]) -> None:
     configs = from_all(dict(config))
     for rank, other in enumerate(configs):
-        unlike = sorted(key for key in config if configs[0][key] != other[key])
-        if unlike:
+        unequal = sorted(key for key in config if configs[0][key] != other[key])
+        if unequal:
             raise TrainingError(
-                f"rank {rank} would train on something else than rank 0: its "
-                f"{', '.join(unlike)} differ"
+                f"the configuration of rank {rank} differs from that of rank 0: "
+                f"{', '.join(unequal)}"
             )
 
 
 class SharedCheckpointer(Checkpointer):
-    """Rank 0 writes the checkpoints, all ranks being alike, and reads them for all."""
+    """Checkpoints of a distributed run: rank 0 writes them, and reads them for all ranks."""
 
     def resume(self, runs: Sequence[Run]) -> bool:
-        """Let the run go on from rank 0's newest checkpoint, on every rank; False if it has none.
+        """Restore the runs on every rank from rank 0's newest checkpoint.
 
-        What a rank draws for itself (dropout) is not in it.
+        Checkpoints do not contain the generators that ranks use for their own rows (dropout).
         """
         if not from_rank_0(lambda: super(SharedCheckpointer, self).resume(runs)):
             return False
@@ -103,23 +103,23 @@ class SharedCheckpointer(Checkpointer):
         return True
 
     def checkpoint_due(self) -> bool:
-        """Whether it is time for the next: never on another rank than 0."""
+        """Return whether a checkpoint is due; always False on ranks other than 0."""
         return dist.get_rank() == 0 and super().checkpoint_due()
 
     def on_checkpoint(self, runs: Sequence[Run]) -> None:
-        """Take the states of the runs and write them in the background."""
+        """Copy the states of the runs on rank 0 and write them in the background."""
         if dist.get_rank() == 0:
             super().on_checkpoint(runs)
 
     def clear(self) -> None:
-        """The runs are finished: remove their checkpoints."""
+        """Remove all checkpoints."""
         if dist.get_rank() == 0:
             super().clear()
 
 
-def from_rank_0_alone(stop: Callable[[], int] | None) -> Callable[[], int] | None:
-    """Asks for a stop as `stop` does, on rank 0: the others end when it has.
+def stop_on_rank_0(stop: Callable[[], int] | None) -> Callable[[], int] | None:
+    """Restrict `stop` to rank 0; the other ranks end when they lose contact with it.
 
-    Signals reach the ranks at different steps, and only rank 0 has a checkpoint to write.
+    Signals reach the ranks at different steps, and only rank 0 writes checkpoints.
     """
     return stop if dist.get_rank() == 0 else None
