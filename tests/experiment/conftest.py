@@ -1,4 +1,4 @@
-"""A folder with a small MNIST, and modules such as users write."""
+"""Fixtures: a folder with a small MNIST, and importable modules such as users write."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Write = Callable[[str, str], str]
 
 @pytest.fixture
 def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with files named like MNIST's that hold 200 and 50 random images."""
+    """A folder with MNIST files of 200 training and 50 test images, all random."""
     names = [file.path.removesuffix(".gz") for file in DATASETS["mnist"].layouts[0].files]
     spec = replace(
         DATASETS["mnist"],
@@ -44,7 +44,7 @@ def small_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Write]:
-    """Writes a module into the current folder, which is one of the test's own."""
+    """Writes a module into the current folder, a temporary one."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
