@@ -130,7 +130,7 @@ class Plan:
             self.out,
             resume=resume,
             checkpoint_every=checkpoint_every,
-            side_by_side=side_by_side,
+            side_by_side=1 if self.settings[0].config.device == "cpu" else side_by_side,
         )
         return sorted(jobs, key=seconds, reverse=True)
 

@@ -186,7 +186,7 @@ def make_jobs(
     checkpoint_every: float = 60.0,
     side_by_side: int = 1,
 ) -> list[Job]:
-    """Divide runs into jobs: one each on a CPU; on a GPU, groups that can train together.
+    """Divide runs into jobs: groups that can train together in one process.
 
     Args:
         runs: The runs, in the order in which they should be trained.
@@ -194,17 +194,16 @@ def make_jobs(
         resume: Whether runs continue from their checkpoints; only runs at a common position can
             continue together.
         checkpoint_every: Seconds between checkpoints.
-        side_by_side: Largest number of runs in a group on a GPU.
+        side_by_side: Largest number of runs in a group; more than one pays off on a GPU only.
     """
     groups: list[tuple[list[PlannedRun], set[Position]]] = []
     for run in runs:
-        width = side_by_side if run.config.device != "cpu" else 1
         positions = {Position()}
-        if resume and width > 1:
+        if resume and side_by_side > 1:
             valid = run.checkpoints(out).valid(warn=False)
             positions = {checkpoint.position for checkpoint in valid} or positions
         for group, shared in groups:
-            fits = len(group) < width and group[0].config.can_share_a_device(run.config)
+            fits = len(group) < side_by_side and group[0].config.can_share_a_device(run.config)
             if fits and shared & positions:
                 group.append(run)
                 shared &= positions
