@@ -1,4 +1,4 @@
-"""Calling the command, and modules such as users write."""
+"""Fixtures: calling the command, and importable modules such as users write."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from perdure.cli import main
 
 
 class Ended(NamedTuple):
+    """Exit status and output of a command."""
+
     status: int | str | None
     out: str
     err: str
@@ -26,14 +28,14 @@ Write = Callable[[str, str], None]
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A current folder of the test's own, whose modules are forgotten afterwards."""
+    """The current folder, a temporary one; its modules are unloaded and signals restored."""
     folder = tmp_path / "here"
     folder.mkdir()
     monkeypatch.chdir(folder)
     monkeypatch.setenv("COLUMNS", "120")
-    path, before, terminated = list(sys.path), set(sys.modules), signal.getsignal(signal.SIGTERM)
+    path, before, handler = list(sys.path), set(sys.modules), signal.getsignal(signal.SIGTERM)
     yield folder
-    signal.signal(signal.SIGTERM, terminated)
+    signal.signal(signal.SIGTERM, handler)
     sys.path[:] = path
     for name in set(sys.modules) - before:
         if str(folder) in str(getattr(sys.modules[name], "__file__", "")):
@@ -42,12 +44,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def call(here: Path, capfd: pytest.CaptureFixture[str]) -> Call:
-    """Runs `perdure reproduce` in this process."""
+    """Runs the command in this process."""
 
     def called(*argv: str) -> Ended:
         status: int | str | None
         try:
-            status = main(["reproduce", *argv])
+            status = main(list(argv))
         except SystemExit as end:
             status = end.code
         return Ended(status, *capfd.readouterr())
