@@ -17,7 +17,7 @@ import pytest
 
 from perdure.cli import parse
 from perdure.cli.reproduce import ReproduceOptions, _grid
-from perdure.experiment import resolve
+from perdure.experiment.resolve import resolve
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.run import PlannedRun, make_jobs
 
@@ -205,8 +205,6 @@ def test_a_users_grid(reproduce: Call, here: Path) -> None:
     assert ended.status == 0
     assert "note: " in ended.err
     found = lines(here / "runs/rates.jsonl")
-    published = 0.03  # of the nearest buffer size, so that both rates are departures
-    assert published not in (0.1, 0.2)
     assert [(line["departures"], line["seeds"]) for line in found] == [
         ({"lr": 0.1}, [1]),
         ({"lr": 0.2}, [1]),

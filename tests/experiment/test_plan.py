@@ -6,7 +6,7 @@ import pytest
 
 from perdure import catalog
 from perdure.config import RunConfig
-from perdure.experiment import resolve
+from perdure.experiment.resolve import resolve
 from perdure.experiment.plan import Speeds, _shipped_speeds
 
 

@@ -11,7 +11,7 @@ import torch
 
 from perdure import catalog, presets
 from perdure.config import RunConfig
-from perdure.experiment import resolve
+from perdure.experiment.resolve import resolve
 from perdure.results.folder import RunFolder
 
 from .conftest import Write
