@@ -1,4 +1,4 @@
-"""`perdure analyze` and its verb, on runs of every kind."""
+"""Analyses of runs of every kind, and `perdure analyze`."""
 
 from __future__ import annotations
 
@@ -6,20 +6,25 @@ import json
 import shutil
 import signal
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from perdure import catalog
-from perdure.analysis import AnalysisSettings, analysis_of, analyze, find_runs
+from perdure import catalog, load_run
 from perdure.cli import main
+from perdure.cli.analyze import _run_folders
+from perdure.config import RunConfig
 from perdure.evaluation import accuracies
-from perdure.results import RunFolder
-from perdure.training import load_run, plan
-from perdure.training.build import read_dataset, stream_of_run
-from perdure.training.seeds import make_runs
+from perdure.experiment.analyze import AnalysisSettings, analyze, has_analysis
+from perdure.experiment.build import build_stream, read_dataset
+from perdure.experiment.resolve import resolve
+from perdure.results.records import Analysis, read_run
+from perdure.streams import Stream
+
+from .short import train_one
 
 QUICK = AnalysisSettings(sigmas=(0.0, 0.05, 0.2), draws=2, samples=300)
 FLAGS = ["--sigmas", "0,0.05,0.2", "--draws", "2", "--samples", "300", "--device", "cpu"]
@@ -35,10 +40,20 @@ def _surroundings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def make(out: Path, stream: str = "s-mnist", method: str = "clser", **other: Any) -> Path:
-    settings = plan(stream, method, dataset="mnist5k", **{"given": {"epochs": 1}, **other})
-    outcome = make_runs(settings, [0], out, tell=lambda seed, progress: None)
-    assert not outcome.failed
-    return outcome.done[0].path
+    return train_one(digits(stream, method, **other), out)
+
+
+def digits(stream: str = "s-mnist", method: str = "clser", **other: Any) -> RunConfig:
+    return resolve(stream, method, dataset="mnist5k", **{"given": {"epochs": 1}, **other})
+
+
+def stream() -> Stream:
+    """The stream of `shared`."""
+    return build_stream(digits(), read_dataset(digits()), 0)
+
+
+def saved(run: Path) -> Any:
+    return json.loads((run / "analysis.json").read_text())
 
 
 @pytest.fixture(scope="module")
@@ -55,15 +70,15 @@ def run(shared: Path, tmp_path: Path) -> Path:
     return copied
 
 
-def test_analysis_json_holds_what_the_documents_say(run: Path) -> None:
-    found = analyze(run, QUICK)
-    assert json.loads((run / "analysis.json").read_text()) == found
+def test_analysis_json_contains_what_is_documented(run: Path) -> None:
+    assert isinstance(analyze(run, QUICK), Analysis)
+    found = saved(run)
     assert list(found) == ["format", "predictors", "agreement", "settings"]
     assert found["format"] == 1
     chosen = {"sigmas": [0.0, 0.05, 0.2], "draws": 2, "bins": 15, "samples": 300, "seed": 0}
     assert found["settings"] == chosen
     assert list(found["predictors"]) == ["stable", "plastic", "working"]
-    result = RunFolder(run).read("result.json")
+    result = read_run(run).result
     for name, about in found["predictors"].items():
         assert list(about) == ["calibration", "flatness", "task_probabilities", "confusion"]
         bins = about["calibration"]["bins"]
@@ -78,11 +93,11 @@ def test_analysis_json_holds_what_the_documents_say(run: Path) -> None:
         assert curve["loss"][0] < curve["loss"][2]
         assert len(curve["accuracy_std"]) == len(curve["loss_std"]) == 3
         shares = about["task_probabilities"]
-        assert (shares["kind"], shares["names"]) == ("task", result["tests"])
+        assert (shares["kind"], shares["names"]) == ("task", result.tests)
         assert sum(shares["mass"]) == pytest.approx(1)
         counts = torch.tensor(about["confusion"]["counts"])
         right = 100 * counts.diagonal() / counts.sum(1)
-        assert right.tolist() == pytest.approx(result["predictors"][name]["per_class"])
+        assert right.tolist() == pytest.approx(result.predictors[name].per_class)
     matrix = found["agreement"]["matrix"]
     assert found["agreement"]["predictors"] == ["stable", "plastic", "working"]
     assert [matrix[i][i] for i in range(3)] == [1, 1, 1]
@@ -94,23 +109,22 @@ def test_the_same_analysis_twice_gives_the_same_bytes(run: Path) -> None:
     first = (run / "analysis.json").read_bytes()
     analyze(run, QUICK)
     assert (run / "analysis.json").read_bytes() == first
-    other = AnalysisSettings(**{**QUICK.plain(), "sigmas": QUICK.sigmas, "seed": 1})
+    other = replace(QUICK, seed=1)
     analyze(run, other)
     assert (run / "analysis.json").read_bytes() != first
-    assert analysis_of(run, QUICK) is None
-    assert analysis_of(run, other) is not None
+    assert not has_analysis(read_run(run), QUICK)
+    assert has_analysis(read_run(run), other)
 
 
 def test_accuracy_without_noise_is_that_on_training_samples(run: Path) -> None:
     everything = AnalysisSettings(sigmas=(0.0,), draws=1, samples=10**6)
-    found = analyze(run, everything)["predictors"]["stable"]["flatness"]
-    settings = plan("s-mnist", "clser", dataset="mnist5k", given={"epochs": 1})
-    stream = stream_of_run(settings, read_dataset(settings), 0)
+    analyze(run, everything)
+    found = saved(run)["predictors"]["stable"]["flatness"]
     predict = load_run(run).predictors()["stable"]
     right = count = 0
-    for task in stream.tasks:
-        images, labels = task.samples()[:2]
-        right += int((predict(images).argmax(1) == labels).sum())
+    for task in stream().tasks:
+        inputs, labels = task.samples()[:2]
+        right += int((predict(inputs).argmax(1) == labels).sum())
         count += len(labels)
     assert found["samples"] == count == 4000
     assert found["accuracy"] == [pytest.approx(100 * right / count)]
@@ -122,18 +136,18 @@ def test_every_method_can_be_analysed(method: str, tmp_path: Path) -> None:
         tmp_path, method=method, max_steps=250 if method in ("gem", "gss", "mer") else None
     )
     found = analyze(folder, QUICK)
-    result = RunFolder(folder).read("result.json")
-    assert list(found["predictors"]) == list(result["predictors"])
-    for about in found["predictors"].values():
-        assert None not in about["flatness"]["loss"]
-        assert sum(about["task_probabilities"]["mass"]) == pytest.approx(1)
+    assert list(found.predictors) == list(read_run(folder).result.predictors)
+    for about in found.predictors.values():
+        assert about.flatness is not None
+        assert None not in about.flatness.loss
+        assert sum(about.task_probabilities.mass) == pytest.approx(1)
 
 
 def test_streams_without_tasks_have_shares_of_classes(tmp_path: Path) -> None:
     folder = make(tmp_path, "mnist-360", "sgd")
-    shares = analyze(folder, QUICK)["predictors"]["working"]["task_probabilities"]
-    assert shares["kind"] == "class"
-    assert shares["names"] == [str(digit) for digit in range(9)]
+    shares = analyze(folder, QUICK).predictors["working"].task_probabilities
+    assert shares.kind == "class"
+    assert shares.names == [str(digit) for digit in range(9)]
 
 
 OWN = """
@@ -152,40 +166,42 @@ def stream():
 
 
 @pytest.mark.parametrize("tested", [True, False])
-def test_a_stream_of_ones_own(
+def test_a_users_stream(
     tested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = f"my_{'tested' if tested else 'plain'}_stream"
     (tmp_path / f"{name}.py").write_text(OWN.replace("TESTED", str(tested)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    settings = plan(f"{name}:stream", "er", 10)
-    folder = make_runs(settings, [0], tmp_path, tell=lambda *_: None).done[0].path
+    folder = train_one(resolve(f"{name}:stream", "er", 10), tmp_path)
     if not tested:
-        with pytest.raises(ValueError, match="there are no tests of what it learned"):
+        with pytest.raises(ValueError, match="no tests"):
             analyze(folder, QUICK)
         return
-    found = analyze(folder, QUICK)["predictors"]["working"]
+    analyze(folder, QUICK)
+    found = saved(folder)["predictors"]["working"]
     assert found["flatness"]["samples"] == 80
     assert sum(map(sum, found["confusion"]["counts"])) == 4
 
 
-def test_a_run_cut_short_is_judged_by_what_it_learned(tmp_path: Path) -> None:
+def test_a_run_that_ended_early_is_analysed_on_the_tasks_it_learned(tmp_path: Path) -> None:
     folder = make(tmp_path, max_steps=120)
-    found = analyze(folder, QUICK)["predictors"]["stable"]
-    tests = RunFolder(folder).read("result.json")["predictors"]["stable"]["class_il"]["matrix"][-1]
+    analyze(folder, QUICK)
+    found = saved(folder)["predictors"]["stable"]
+    scores = read_run(folder).result.predictors["stable"].class_il
+    assert scores is not None
     seen = 2  # 79 steps a task, so the second is being learned
     assert sum(map(sum, found["confusion"]["counts"])) == 200 * seen
     assert len(found["task_probabilities"]["mass"]) == seen
-    assert tests[seen + 1] is None
+    assert scores.matrix[-1][seen + 1] is None
 
 
-def test_networks_that_are_not_those_of_the_result_are_refused(run: Path) -> None:
+def test_networks_that_do_not_reproduce_the_result_are_refused(run: Path) -> None:
     path = run / "result.json"
     result = json.loads(path.read_text())
     result["predictors"]["plastic"]["class_il"]["matrix"][-1][0] -= 5
     path.write_text(json.dumps(result))
-    with pytest.raises(ValueError, match=r"plastic scores .* where result.json has"):
+    with pytest.raises(ValueError, match="accuracy of plastic"):
         analyze(run, QUICK)
     assert not (run / "analysis.json").exists()
 
@@ -194,11 +210,11 @@ def test_a_stream_that_has_changed_is_refused(run: Path) -> None:
     path = run / "config.json"
     config = json.loads(path.read_text())
     path.write_text(json.dumps({**config, "stream_checksum": "0" * 16}))
-    with pytest.raises(ValueError, match="is not the stream of the run"):
+    with pytest.raises(ValueError, match="not the stream of the run"):
         analyze(run, QUICK)
 
 
-def test_training_anew_discards_the_analysis(tmp_path: Path) -> None:
+def test_training_again_discards_the_analysis(tmp_path: Path) -> None:
     folder = make(tmp_path, max_steps=20)
     analyze(folder, QUICK)
     (folder / "result.json").unlink()
@@ -214,7 +230,7 @@ def test_training_anew_discards_the_analysis(tmp_path: Path) -> None:
         ({"bins": 0}, "bins is 0"),
         ({"seed": -1}, "seed is -1"),
         ({"sigmas": ()}, "sigmas are"),
-        ({"sigmas": (0.1, 0.1)}, "sigmas are 0.1, 0.1; expected rising numbers"),
+        ({"sigmas": (0.1, 0.1)}, "sigmas are 0.1, 0.1; expected ascending numbers"),
         ({"sigmas": (-0.1, 0.1)}, "sigmas are -0.1"),
         ({"sigmas": (0.0, float("nan"))}, "sigmas are 0, nan"),
     ],
@@ -249,7 +265,7 @@ def test_analyses_what_is_finished_and_names_the_rest(
     assert sorted(line["skipped"]) == sorted(map(str, (partial, foreign, damaged)))
     assert line["failed"] == {}
     assert f"{partial} is not a finished run" in err
-    assert f"{foreign} is not a run of perdure" in err
+    assert str(foreign / "config.json") in err
     assert str(damaged / "config.json") in err
     assert "calibration error" in " ".join(out.split())
 
@@ -268,11 +284,11 @@ def test_a_finished_run_that_cannot_be_analysed_is_a_failure(
     (run / "learner.safetensors").write_bytes(b"no")
     assert main(["analyze", str(run), *FLAGS, "--json"]) == 1
     out, err = capfd.readouterr()
-    assert "learner.safetensors is not a whole safetensors file" in err
+    assert "learner.safetensors" in err
     assert list(json.loads(out.splitlines()[-1])["failed"]) == [str(run)]
 
 
-def test_records_kept_without_networks_are_shown_and_never_made_again(
+def test_runs_without_networks_keep_their_analysis(
     run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["analyze", str(run), *FLAGS, "--quiet"]) == 0
@@ -284,24 +300,24 @@ def test_records_kept_without_networks_are_shown_and_never_made_again(
     out, err = capfd.readouterr()
     line = json.loads(out.splitlines()[-1])
     assert (line["reused"], list(line["skipped"])) == ([str(run)], [str(other)])
-    assert f"skipped: {other} was kept without its networks" in err
-    assert "--again makes them anew" not in err
+    assert f"skipped: {other} " in err
+    assert "--again" not in err
     assert main(["analyze", str(other), *FLAGS]) == 2
-    assert f"there is no finished run with its networks in {other}" in capfd.readouterr().err
+    assert f"no finished run with its networks in {other}" in capfd.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
         (["nowhere"], "nowhere is not a folder"),
-        (["."], "there is no finished run in ."),
+        (["."], "no finished run in ."),
         ([], "runs is not a folder"),
-        ([".", "--sigmas", "0,much"], "--sigmas is '0,much'; expected numbers such as 0,0.01"),
-        ([".", "--sigmas", "1,0"], "sigmas are 1, 0; expected rising numbers from 0 on"),
-        ([".", "--draws", "0"], "--draws is 0; expected 1 or more"),
+        ([".", "--sigmas", "0,much"], "--sigmas is '0,much'"),
+        ([".", "--sigmas", "1,0"], "sigmas are 1, 0"),
+        ([".", "--draws", "0"], "draws is 0"),
     ],
 )
-def test_bad_input_is_one_sentence_and_status_2(
+def test_invalid_input_is_one_sentence_and_status_2(
     argv: list[str],
     message: str,
     tmp_path: Path,
@@ -320,15 +336,14 @@ def test_runs_are_found_once_each(tmp_path: Path) -> None:
     for name in ("b/seed-0", "a/seed-1", "a/seed-0"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "config.json").write_text("{}")
-    found = list(find_runs([tmp_path / "b", tmp_path, tmp_path / "a" / "seed-0"]))
+    found = list(_run_folders((tmp_path / "b", tmp_path, tmp_path / "a" / "seed-0")))
     assert found == [tmp_path / name for name in ("b/seed-0", "a/seed-0", "a/seed-1")]
 
 
-def test_the_accuracies_that_are_verified_are_those_of_evaluation(run: Path) -> None:
-    """The check would be empty if it compared something else than the run's own evaluation."""
-    settings = plan("s-mnist", "clser", dataset="mnist5k", given={"epochs": 1})
-    stream = stream_of_run(settings, read_dataset(settings), 0)
-    result = RunFolder(run).read("result.json")
+def test_the_verified_accuracies_are_those_of_the_evaluation(run: Path) -> None:
+    """Otherwise the check would prove nothing."""
+    result = read_run(run).result
     for name, predict in load_run(run).predictors().items():
-        noted = result["predictors"][name]["class_il"]["matrix"][-1]
-        assert accuracies(predict, stream.tests).class_il == noted
+        scores = result.predictors[name].class_il
+        assert scores is not None
+        assert accuracies(predict, stream().tests).class_il == scores.matrix[-1]

@@ -1,13 +1,15 @@
-"""Studies: what is tried and why, what is kept, and how processes share one."""
+"""Studies: what is tried, what is stored, how several processes share one, and the outcome."""
 
 from __future__ import annotations
 
+import csv
 import os
 import platform
 from dataclasses import replace
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
+from xml.etree import ElementTree
 
 import optuna
 import pytest
@@ -16,19 +18,30 @@ from optuna.trial import TrialState
 
 from perdure import data
 from perdure.data import Dataset
-from perdure.training import build, plan, train
-from perdure.tuning import study as studies
-from perdure.tuning.space import Choice, Range, Space
-from perdure.tuning.study import Search, Trial, begin, open_study, trials_of
-from perdure.tuning.workers import tune
+from perdure.experiment import build
+from perdure.experiment import tune as studies
+from perdure.experiment.resolve import resolve
+from perdure.experiment.space import Choice, Range, Space
+from perdure.experiment.tune import (
+    Search,
+    Trial,
+    best_trial,
+    draw,
+    open_study,
+    read_trials,
+    tune,
+    write_figure,
+    write_trials,
+)
+from perdure.training import train
 
 SPACE: Space = {"lr": Range(0.01, 0.5, log=True), "memory_batch": Choice((10, 32))}
 
 
 def search(folder: Path, method: str = "er", space: Space = SPACE, **other: Any) -> Search:
-    settings = plan("s-mnist", method, dataset="mnist5k", validation=0.1, max_steps=25)
+    config = resolve("s-mnist", method, dataset="mnist5k", validation=0.1, max_steps=25)
     kept = {"seeds": (0,), "study_seed": 0, "storage": str(folder / "study.journal"), **other}
-    return Search(settings, space, **kept)
+    return Search(config, space, **kept)
 
 
 def found(trials: list[Trial]) -> list[tuple[int, dict[str, float], float | None]]:
@@ -37,15 +50,15 @@ def found(trials: list[Trial]) -> list[tuple[int, dict[str, float], float | None
 
 
 def run(search: Search, trials: int, **how: Any) -> list[Trial]:
-    done, died = tune(search, trials, quiet=True, **how)
-    assert died == 0
+    done, deaths = tune(search, trials, **how)
+    assert deaths == []
     return done
 
 
 # -- what is tried --------------------------------------------------------------------------
 
 
-def test_the_same_seed_tries_the_same(tmp_path: Path) -> None:
+def test_the_same_seed_tries_the_same_values(tmp_path: Path) -> None:
     one, again, other = (
         found(run(search(tmp_path / name, study_seed=seed), 3))
         for name, seed in (("one", 0), ("again", 0), ("other", 1))
@@ -56,7 +69,7 @@ def test_the_same_seed_tries_the_same(tmp_path: Path) -> None:
 
 def test_the_published_values_are_tried_first(tmp_path: Path) -> None:
     first = run(search(tmp_path), 1)[0]
-    values = search(tmp_path).settings.values
+    values = search(tmp_path).config.hyperparameters
     assert first.params == {name: values[name] for name in SPACE}
     elsewhere: Space = {"lr": Range(0.3, 0.5), "memory_batch": Choice((10, 64))}
     second = run(search(tmp_path, space=elsewhere), 1)[0]
@@ -64,8 +77,8 @@ def test_the_published_values_are_tried_first(tmp_path: Path) -> None:
     assert second.params["memory_batch"] == values["memory_batch"]
 
 
-def test_trials_lie_in_the_space(tmp_path: Path) -> None:
-    space: Space = {"lr": Range(0.2, 0.3), "batch": Range(5, 9, whole=True)}
+def test_trials_are_inside_the_space(tmp_path: Path) -> None:
+    space: Space = {"lr": Range(0.2, 0.3), "batch": Range(5, 9, integer=True)}
     for trial in run(search(tmp_path, "sgd", space), 4)[1:]:
         assert 0.2 <= trial.params["lr"] <= 0.3
         assert trial.params["batch"] in range(5, 10)
@@ -74,19 +87,17 @@ def test_trials_lie_in_the_space(tmp_path: Path) -> None:
 def test_the_value_is_the_mean_over_seeds_on_the_validation_split(tmp_path: Path) -> None:
     trial = run(search(tmp_path, seeds=(0, 3)), 1)[0]
     assert trial.value is not None
-    settings = search(tmp_path).settings
-    values = {**settings.values, **trial.params}
+    config = search(tmp_path).config
+    config = replace(config, hyperparameters={**config.hyperparameters, **trial.params})
     for seed, accuracy in zip((0, 3), trial.by_seed, strict=True):
-        single = build.build_run(
-            replace(settings, values=values), build.read_dataset(settings), seed
-        )
+        single = build.build_run(config, build.read_dataset(config), seed)
         record = train([single], max_steps=25)[0]
         assert single.stream.data == "mnist5k-validation"
         assert record.result()["predictors"]["working"]["class_il"]["mean"] == accuracy
     assert trial.value == sum(trial.by_seed) / 2
 
 
-def test_the_test_set_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_test_set_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     before = found(run(search(tmp_path / "before"), 3))
     load = data.load
 
@@ -101,15 +112,15 @@ def test_the_test_set_has_no_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_search_without_a_validation_split_is_refused(tmp_path: Path) -> None:
-    settings = replace(search(tmp_path).settings, validation=None)
-    with pytest.raises(ValueError, match="needs a validation split"):
-        Search(settings, SPACE, (0,), 0, "")
+    config = replace(search(tmp_path).config, validation=None)
+    with pytest.raises(ValueError, match="validation split"):
+        Search(config, SPACE, (0,), 0, "")
 
 
 # -- what is kept ---------------------------------------------------------------------------
 
 
-def test_a_study_goes_on_where_it_was_interrupted(
+def test_an_interrupted_study_continues_with_the_same_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = run(search(tmp_path / "whole"), 4)
@@ -123,8 +134,8 @@ def test_a_study_goes_on_where_it_was_interrupted(
 
     monkeypatch.setattr(studies, "evaluate", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        tune(search(tmp_path), 4, quiet=True)
-    assert len(trials_of(open_study(search(tmp_path)))) == 2
+        tune(search(tmp_path), 4)
+    assert len(read_trials(open_study(search(tmp_path)))) == 2
     parts = run(search(tmp_path), 4)
     assert len(calls) == 5
     assert [f[1:] for f in found(parts)] == [f[1:] for f in found(whole)]
@@ -132,34 +143,34 @@ def test_a_study_goes_on_where_it_was_interrupted(
     assert len(calls) == 5
 
 
-def test_studies_that_differ_are_kept_apart(tmp_path: Path) -> None:
+def test_different_studies_have_different_names(tmp_path: Path) -> None:
     one = search(tmp_path)
     others = [
         replace(one, seeds=(1,)),
         replace(one, study_seed=1),
         replace(one, space={**SPACE, "lr": Range(0.01, 0.4, log=True)}),
-        replace(one, settings=replace(one.settings, max_steps=26)),
+        replace(one, config=replace(one.config, max_steps=26)),
     ]
     assert len({s.name for s in (one, *others)}) == 5
     assert run(one, 1) != []
-    assert trials_of(open_study(others[0])) == []
-    searched = replace(one.settings, values={**one.settings.values, "lr": 9.0})
-    assert replace(one, settings=searched).name == one.name  # what is searched is not held
+    assert read_trials(open_study(others[0])) == []
+    other_lr = {**one.config.hyperparameters, "lr": 9.0}  # searched, so its value is irrelevant
+    assert replace(one, config=replace(one.config, hyperparameters=other_lr)).name == one.name
 
 
-def test_trials_that_fail_are_kept_and_the_study_goes_on(tmp_path: Path) -> None:
+def test_failed_trials_count_and_the_study_continues(tmp_path: Path) -> None:
     trials = run(search(tmp_path, "sgd", {"lr": Choice((0.03, 1e30))}), 5)
     failed = [trial for trial in trials if trial.reason is not None]
     assert len(trials) == 5
     assert {trial.params["lr"] for trial in failed} == {1e30}
-    assert all("infinite or not a number at step" in str(trial.reason) for trial in failed)
+    assert all("1e+30" in str(trial.reason) for trial in failed)
     assert all(trial.value is not None for trial in trials if trial not in failed)
     assert run(search(tmp_path, "sgd", {"lr": Choice((0.03, 1e30))}), 5) == trials
 
 
-def test_the_trial_of_a_process_that_was_killed_is_made_up_for(tmp_path: Path) -> None:
+def test_the_trial_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
     one = search(tmp_path)
-    study = begin(one)
+    study = open_study(one)
     for process in (f"{platform.node()} 999999999:1", f"{platform.node()} {os.getpid()}:1"):
         study.ask(studies.distributions(SPACE)).set_user_attr("process", process)
     elsewhere = study.ask(studies.distributions(SPACE))
@@ -170,12 +181,12 @@ def test_the_trial_of_a_process_that_was_killed_is_made_up_for(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_a_trial_that_was_lost_among_others_is_made_up_for_with_its_own_values(
+def test_a_lost_trial_is_replaced_with_the_same_values(
     lost: int, tmp_path: Path
 ) -> None:
     whole = run(search(tmp_path / "whole"), 4)
     one = search(tmp_path)
-    study = begin(one)
+    study = open_study(one)
     for number in range(4):  # as of two workers, of which one is killed while the other goes on
         trial = study.ask(studies.distributions(SPACE))
         assert dict(trial.params) == whole[number].params
@@ -189,9 +200,9 @@ def test_a_trial_that_was_lost_among_others_is_made_up_for_with_its_own_values(
     assert run(one, 5)[-1].params not in [trial.params for trial in whole]
 
 
-def test_a_trial_that_has_yet_to_name_its_place_is_left_one(tmp_path: Path) -> None:
+def test_a_trial_without_a_place_keeps_the_smallest_free_one(tmp_path: Path) -> None:
     one = search(tmp_path)
-    study = begin(one)
+    study = open_study(one)
     storage = studies._storage(one.storage)
     other = optuna.load_study(study_name=one.name, storage=storage)
     begun = other.ask()  # by another process, which has come no further
@@ -201,7 +212,7 @@ def test_a_trial_that_has_yet_to_name_its_place_is_left_one(tmp_path: Path) -> N
     assert studies._free_place(study, begun.number) == 0
 
 
-def test_a_database_serves_as_well(tmp_path: Path) -> None:
+def test_a_study_can_be_stored_in_a_database(tmp_path: Path) -> None:
     address = f"sqlite:///{tmp_path / 'study.db'}"
     assert len(run(search(tmp_path, storage=address), 2)) == 2
     assert len(run(search(tmp_path, storage=address), 3)) == 3
@@ -244,7 +255,7 @@ def test_two_workers_share_a_study(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.slow
-def test_a_worker_that_dies_is_counted_and_its_trial_given_up(
+def test_a_worker_that_dies_is_reported_and_its_trial_discarded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "own_dies.py").write_text(
@@ -254,7 +265,61 @@ def test_a_worker_that_dies_is_counted_and_its_trial_given_up(
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    trials, died = tune(
-        search(tmp_path, "own_dies:Dies", {"lr": Range(0.01, 0.5)}), 2, workers=2, quiet=True
-    )
-    assert (trials, died) == ([], 2)
+    one = search(tmp_path, "own_dies:Dies", {"lr": Range(0.01, 0.5)})
+    trials, deaths = tune(one, 2, workers=2)
+    assert trials == []
+    assert ["signal 9" in failure.reason for failure in deaths] == [True, True]
+
+
+# -- the outcome ----------------------------------------------------------------------------
+
+WIDE: Space = {
+    "lr": Range(0.001, 1, log=True),
+    "memory_batch": Choice((16, 32)),
+    "batch": Range(1, 4, integer=True),
+}
+TRIALS = [
+    Trial(0, {"lr": 0.1, "memory_batch": 16, "batch": 2}, 80.0, [79.0, 81.0], seconds=2.0),
+    Trial(1, {"lr": 1.0, "memory_batch": 32, "batch": 2}, None, reason="diverged, and more"),
+    Trial(3, {"lr": 0.01, "memory_batch": 32, "batch": 2}, 90.0, [90.0]),
+    Trial(4, {"lr": 0.02, "memory_batch": 16, "batch": 2}, 85.0, [85.0]),
+    Trial(5, {"lr": 0.03, "memory_batch": 16, "batch": 2}, 90.0, [90.0]),
+    Trial(6, {"lr": 0.04, "memory_batch": 16, "batch": 2}, None),
+]
+
+
+def test_the_best_trial_is_the_first_with_the_highest_accuracy() -> None:
+    best = best_trial(TRIALS)
+    assert best is not None
+    assert best.number == 3
+    assert best_trial(TRIALS[1:2]) is None
+    assert best_trial([]) is None
+
+
+def test_the_file_contains_all_trials(tmp_path: Path) -> None:
+    write_trials(tmp_path / "trials.csv", TRIALS, WIDE)
+    with (tmp_path / "trials.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["trial"] for row in rows] == ["0", "1", "3", "4", "5", "6"]
+    assert (rows[0]["accuracy"], rows[0]["lr"]) == ("80.0", "0.1")
+    assert rows[1]["failed"] == "diverged, and more"
+
+
+def test_the_figure_shows_completed_trials_over_the_whole_space() -> None:
+    history, lr, memory_batch, batch = draw(TRIALS, WIDE, "A study").axes[:4]
+    points, best = history.lines
+    assert points.get_xydata().tolist() == [[0, 80], [3, 90], [4, 85], [5, 90]]  # type: ignore[union-attr]
+    assert list(best.get_ydata()) == [80, 90, 90, 90]  # type: ignore[arg-type]
+    assert (lr.get_xscale(), lr.get_xlim(), batch.get_xlim()) == ("log", (0.001, 1), (1, 4))
+    assert list(memory_batch.lines[0].get_xdata()) == [0, 1, 0, 0]  # type: ignore[arg-type]
+    assert [label.get_text() for label in memory_batch.get_xticklabels()] == ["16", "32"]
+
+
+def test_the_figure_has_the_same_bytes_each_time(tmp_path: Path) -> None:
+    for name in ("one.svg", "other.svg"):
+        write_figure(tmp_path / name, TRIALS, WIDE, "A study")
+    one, other = ((tmp_path / name).read_bytes() for name in ("one.svg", "other.svg"))
+    assert one == other
+    assert ElementTree.fromstring(one).tag.endswith("svg")
+    for words in (b"A study", b"memory_batch", b"validation accuracy"):
+        assert words in one
