@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perdure.experiment import load_run
     from perdure.learners import (
         AGEM,
         CLSER,
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     )
     from perdure.records import Samples
     from perdure.streams import Stream, from_batches, from_dataset, from_tensors
-    from perdure.training import fit, load_run
+    from perdure.training import fit
 
 __version__ = "0.1.0"
 
@@ -54,7 +55,7 @@ __all__ = [
     "load_run",
 ]
 
-_HOMES = ("learners", "records", "streams", "training")
+_HOMES = ("learners", "records", "streams", "training", "experiment")
 """Where the names above live."""
 _PARTS = (*_HOMES, "data", "memory", "networks", "testing")
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from tyro.conf import Positional, arg, subcommand
 
-from perdure.cli.values import Folder, Switch
+from perdure.cli.options import Folder, Switch
 
 
 @dataclass(frozen=True)

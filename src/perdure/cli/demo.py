@@ -8,39 +8,39 @@ from typing import Annotated
 
 from tyro.conf import arg
 
-from perdure.cli.run import train_seeds
-from perdure.cli.values import Switch, writable
+from perdure.cli.options import Switch, TrainingFlags, writable
+from perdure.cli.run import train_plan
 
 
 @dataclass(frozen=True)
 class DemoOptions:
-    """See forgetting and its cure: sgd, er and clser on the digits that ship with perdure."""
+    """See forgetting and its prevention: sgd, er and clser on the digits that ship with perdure."""
 
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
     again: Switch = False
-    """Train again what is there already."""
+    """Train again even if a run is complete."""
 
 
 def demo(options: DemoOptions) -> int:
-    """Three methods on s-mnist, one table."""
-    from perdure.cli.tables import show
-    from perdure.display import comparison_table, tell_user
-    from perdure.training.plan import plan
+    """Train three methods on s-mnist and show one table."""
+    from perdure.experiment.plan import Plan, plan_setting
+    from perdure.experiment.progress import print_status
+    from perdure.experiment.resolve import resolve
+    from perdure.results.terminal import results_table, show
 
     writable(options.out)
-    tell_user("s-mnist: ten digits, two at a time; after each pair, the earlier ones are gone")
-    summaries = []
-    for method in ("sgd", "er", "clser"):
-        tell_user(f"training {method}")
-        settings = plan("s-mnist", method, dataset="mnist5k")
-        again = options.again
-        _, summary = train_seeds(
-            settings, [0], options.out, quiet=False, again=again, resume=not again
+    print_status("s-mnist: ten digits, two at a time; SGD forgets each pair when it learns the next")
+    settings = [
+        plan_setting(
+            resolve("s-mnist", method, dataset="mnist5k"), [0], options.out, again=options.again
         )
-        if summary is None:
-            return 1
-        summaries.append(summary)
-    title = "All ten digits after the last pair (mnist5k, buffer 500, one seed)"
-    show(comparison_table(title, summaries))
-    return 0
+        for method in ("sgd", "er", "clser")
+    ]
+    title = "Accuracy in percent on all ten digits after the last pair (mnist5k, one seed)"
+    plan = Plan("demo", title, options.out, settings)
+    training = TrainingFlags(out=options.out, workers=1)
+    failed = train_plan(plan, training, resume=not options.again)
+    if found := plan.results():
+        show(results_table(found, title))
+    return 1 if failed else 0

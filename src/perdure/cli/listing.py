@@ -15,7 +15,7 @@ def show_list(options: ListOptions) -> int:
     from rich.table import Table
 
     from perdure import catalog, presets
-    from perdure.cli.tables import show
+    from perdure.results.terminal import show
     from perdure.data import DATASETS, locate
 
     methods = Table("method", "name", "paper", title="Methods")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from perdure.cli.values import Folder, Switch, writable
+from perdure.cli.options import Folder, Switch, writable
 
 if TYPE_CHECKING:
     from perdure.report import Report

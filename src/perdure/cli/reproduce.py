@@ -3,274 +3,282 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from tyro.conf import Positional, arg
 
-from perdure.cli.values import (
-    Count,
-    Folder,
-    Name,
-    Precision,
-    Seconds,
-    Several,
+from perdure.cli.options import (
+    DataFlags,
+    ExecutionFlags,
+    File,
+    Names,
+    OutputFlags,
+    Repeated,
     Switch,
-    Whole,
-    above_zero,
-    at_least_one,
-    cores,
-    thread_count,
+    TrainingFlags,
+    listed,
     writable,
 )
 
 if TYPE_CHECKING:
-    from perdure.grid import Engine, Grid, Plan
-    from perdure.grid.standing import Standing
+    from rich.table import Table
 
-Number = TypeVar("Number", int, float)
-Names = Annotated[str | None, arg(metavar="A,B,…", help_behavior_hint="")]
-File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+    from perdure.experiment.grid import Grid
+    from perdure.experiment.plan import Plan, Speeds
+    from perdure.experiment.progress import Backend, GridProgress
+    from perdure.results.table import Setting
+
+RETRIES = 2
+"""How often a failed job is attempted again."""
+MAX_NAMED = 8
+"""Settings that a sentence names at most."""
 
 
 @dataclass(frozen=True)
 class ReproduceOptions:
-    """Make the runs behind a table of the paper, or those of a grid of your own.
+    """Run the settings behind a table of the paper, or those of your own grid.
 
-    Runs that are complete are taken as they are, those half done go on from their checkpoints:
-    after a stop, the same command goes on. It ends with the table, ours beside the paper's, and
-    with a line of JSON per setting in OUT/TABLE.jsonl.
+    Completed runs are reused; interrupted runs resume from their last checkpoint, so the same
+    command continues after a stop. Ends with a table of our results next to the published ones
+    and writes one JSON line per setting to OUT/TABLE.jsonl.
     """
 
     table: Annotated[
         Positional[str | None],
         arg(metavar="[{table1,table2,table3,s1,s2,s3}]", help_behavior_hint=""),
     ] = None
-    """Which table."""
+    """The table."""
     grid: File = None
-    """Your own grid instead: a TOML file of [[runs]] with streams, methods, buffers, seeds, …"""
+    """Your own grid: a TOML file of [[runs]] with streams, methods, buffer_sizes, seeds, …"""
     streams: Names = None
-    """Only these streams of the table."""
+    """Only these streams."""
     methods: Names = None
-    """Only these methods; one that the table does not have is added to it, your own too."""
-    buffers: Names = None
-    """Only these buffers (methods without a memory stay)."""
-    where: Annotated[Several, arg(metavar="NAME=X,Y", help_behavior_hint="")] = ()
-    """Only rows with these hyperparameters, say plastic_rate=0.2,0.5 in s3."""
+    """Only these methods; methods that the table lacks are added, your own included."""
+    buffer_sizes: Names = None
+    """Only these buffer sizes; methods without a memory are kept."""
+    where: Annotated[Repeated, arg(metavar="NAME=X,Y", help_behavior_hint="")] = ()
+    """Only these values of a hyperparameter, for example plastic_rate=0.2,0.5 in s3."""
     seeds: Annotated[str | None, arg(metavar="SEEDS", help_behavior_hint="")] = None
-    """3, or 0,4,7, or 0:10 (10 left out); else those of the grid, of a table as the paper had."""
-
-    data: Folder = None
-    """Folder with the datasets, and the only one searched; else $PERDURE_DATA, then the cache."""
-    dataset: Name = None
-    """mnist or mnist5k (5,000 digits that ship with it); streams of other data are left out."""
-    max_steps: Whole = None
-    """Leave each stream after so many steps."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes a GPU if there is one."""
-    precision: Precision = None
-    """Arithmetic on a GPU; bf16 unless given."""
-    deterministic: Switch = False
-    """On a GPU: the same bits again for the same seed, a little slower."""
-
-    engine: Literal["local", "ray"] = "local"
-    """This machine, or a Ray cluster."""
-    address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
-    """Of the cluster's head, or auto on one of its nodes; else a cluster of this machine alone."""
-    workers: Whole = None
-    """Runs at once on this machine: as many as cores unless given; on a GPU one group."""
-    threads: Count = 1
-    """Threads of each run; more change the last digits of the results."""
-    side_by_side: Count = 8
-    """Runs trained at once on one GPU."""
-    checkpoint_every: Seconds = 60.0
-    """Seconds from one checkpoint to the next; the end of a task has one as well."""
-    out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
-    """Folder for the runs; on a cluster, one that all its nodes see."""
+    """3, or 0,4,7, or 0:10 (10 excluded); default: those of the grid, or as many as the paper."""
     dry_run: Switch = False
-    """Show what would be run, and how long it may take."""
-    json: Switch = False
-    """End with the lines of JSON."""
-    quiet: Switch = False
-    """No progress and no table."""
+    """Show what would be run and how long it may take."""
+    backend: Literal["local", "ray"] = "local"
+    """Run on this machine, or on a Ray cluster."""
+    address: Annotated[str | None, arg(metavar="HOST:PORT", help_behavior_hint="")] = None
+    """Head of the Ray cluster, or auto on one of its nodes; default: a new one on this machine."""
+    data: DataFlags = field(default_factory=DataFlags)
+    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
+    training: TrainingFlags = field(default_factory=TrainingFlags)
+    output: OutputFlags = field(default_factory=OutputFlags)
 
 
 def reproduce(options: ReproduceOptions) -> int:
-    """Plan, make what is missing, and show the table."""
-    from perdure.cli.tables import show
-    from perdure.display import tell_user
-    from perdure.grid import report
-    from perdure.grid.planning import plan_grid
-    from perdure.grid.standing import Standing
+    """Run what is missing and show the table."""
+    from perdure.experiment.grid import plan_grid
+    from perdure.experiment.progress import GridProgress, print_status, run_jobs
+    from perdure.results.terminal import show
 
-    if options.deterministic:  # cuBLAS reads it when it starts
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    grid = _grid(options)
-    side_by_side = at_least_one("--side-by-side", options.side_by_side)
-    checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
+    options.execution.prepare()
+    options.training.prepare()
+    grid, quiet, execution = _grid(options), options.output.quiet, options.execution
     with ExitStack() as stack:
-        device, engine = _engine(options, stack)
+        device, width, backend = _backend(options, stack)
         plan = plan_grid(
             grid,
-            options.out.absolute(),
-            dataset=options.dataset,
-            data_root=None if options.data is None else options.data.absolute(),
-            max_steps=options.max_steps,
+            options.training.out.absolute(),
+            dataset=options.data.dataset,
+            data_root=None if options.data.data is None else options.data.data.absolute(),
+            max_steps=options.data.max_steps,
             device=device,
-            precision=options.precision,
-            deterministic=options.deterministic,
-            elsewhere=options.engine == "ray" or options.dry_run,
+            precision=execution.precision,
+            engine=execution.engine,
+            deterministic=execution.deterministic,
+            check_device=options.backend == "local" and not options.dry_run,
         )
+        results_file = plan.out / f"{plan.name}.jsonl"
         if not options.dry_run:
-            writable(options.out)
-            report.read_summaries(_results_file(plan))  # refused now, not after the work
-        if not options.quiet:
-            notes = dict.fromkeys(note for entry in plan.entries for note in entry.settings.notes)
+            writable(options.training.out)
+            _read_summaries(results_file)  # fails now rather than after training
+            plan.clear_leftovers()
+        if not quiet:
+            notes = dict.fromkeys(note for setting in plan.settings for note in setting.config.notes)
             for sentence in (*plan.skipped, *(f"note: {note}" for note in notes)):
-                tell_user(sentence)
-        speeds = plan.measured()
-        jobs = plan.jobs(speeds, side_by_side=side_by_side, checkpoint_every=checkpoint_every)
-        standing = Standing(plan, jobs, speeds, engine.width)
+                print_status(sentence)
+        speeds = plan.speeds()
+        jobs = plan.jobs(
+            speeds,
+            side_by_side=options.training.side_by_side,
+            checkpoint_every=options.training.checkpoint_every,
+        )
+        progress = GridProgress(plan, jobs, speeds, width)
         if options.dry_run:
-            show(report.plan_table(plan, speeds))
-            print(report.plan_sentence(standing))
+            show(_plan_table(plan, speeds))
+            print(_plan_sentence(progress))
             return 0
-        _work_through(options, standing, engine)
-    _show_results(options, plan)
-    if not standing.runs("failed"):
-        return 0
-    _say_failures(standing)
-    return 1
+        if progress.reused and not quiet:
+            print_status(f"{progress.reused} of {progress.total} runs are complete already")
+        try:
+            run_jobs(progress, backend, quiet=quiet)
+        except KeyboardInterrupt:
+            print_status(f"{progress.done} of {progress.total} runs are complete")
+            raise
+    _show_results(plan, results_file, options.output)
+    if progress.failed:
+        _print_failures(progress)
+    return 1 if progress.failed else 0
 
 
 def _grid(options: ReproduceOptions) -> Grid:
-    from perdure.grid.tables import PAPER, choose, paper_grid, read_grid
+    from perdure.experiment.grid import PAPER_TABLES, paper_grid, read_grid, select
 
-    if options.table is not None and options.grid is not None:
-        raise ValueError(f"expected a table or --grid FILE, not both {options.table} and a grid")
-    if options.table is None and options.grid is None:
-        raise ValueError(f"expected a table ({', '.join(PAPER)}) or --grid FILE")
+    if (options.table is None) == (options.grid is None):
+        raise ValueError(f"expected either a table ({', '.join(PAPER_TABLES)}) or --grid FILE")
     grid = paper_grid(options.table) if options.table else read_grid(Path(options.grid or ""))
-    return choose(
+    where: dict[str, list[float]] = {}
+    for text in options.where:
+        name, sign, values = text.partition("=")
+        if not (sign and name):
+            raise ValueError(f"--where {text!r}; expected NAME=NUMBER,NUMBER")
+        numbers = listed(f"--where {name}", values, float) or []
+        where.setdefault(name.replace("-", "_"), []).extend(numbers)
+    return select(
         grid,
-        streams=_listed("--streams", options.streams),
-        methods=_listed("--methods", options.methods),
-        buffers=_numbers("--buffers", options.buffers, int),
-        where=_conditions(options.where),
+        streams=listed("--streams", options.streams, str),
+        methods=listed("--methods", options.methods, str),
+        buffer_sizes=listed("--buffer-sizes", options.buffer_sizes, int),
+        where=where,
         seeds=options.seeds,
     )
 
 
-def _listed(flag: str, text: str | None) -> list[str] | None:
-    if text is None:
-        return None
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise ValueError(f"{flag} is {text!r}; expected names with commas between them")
-    return names
+def _backend(options: ReproduceOptions, stack: ExitStack) -> tuple[str, int, Backend]:
+    """The device, the number of jobs at a time, and what executes them."""
+    from perdure.experiment.pool import run_tasks
+    from perdure.experiment.resolve import choose_device
 
-
-def _numbers(flag: str, text: str | None, kind: Callable[[str], Number]) -> list[Number] | None:
-    try:
-        names = _listed(flag, text)
-        return None if names is None else [kind(name) for name in names]
-    except ValueError:
-        raise ValueError(f"{flag} is {text!r}; expected numbers with commas between them") from None
-
-
-def _conditions(texts: Sequence[str]) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
-    for text in texts:
-        name, sign, values = text.partition("=")
-        if not (sign and name):
-            raise ValueError(f"--where {text!r}; expected name=number,number")
-        numbers = _numbers(f"--where {name}", values, float) or []
-        found.setdefault(name.replace("-", "_"), []).extend(numbers)
-    return found
-
-
-def _engine(options: ReproduceOptions, stack: ExitStack) -> tuple[str, Engine]:
-    """The device to plan for, and what runs the jobs."""
-    from perdure.grid.engines import Local
-    from perdure.training.plan import choose_device
-
-    threads = thread_count(options.threads)
-    workers = None if options.workers is None else at_least_one("--workers", options.workers)
-    if options.engine == "ray":
-        if workers is not None:
-            raise ValueError("--workers counts processes of this machine; Ray places runs itself")
+    execution, training = options.execution, options.training
+    if options.backend == "ray":
+        if training.workers is not None:
+            raise ValueError("--workers applies to this machine; Ray decides where runs execute")
         try:
-            from perdure.grid.cluster import OnRay
+            from perdure.experiment.ray import RayCluster
         except ModuleNotFoundError:
-            raise ValueError(
-                "--engine ray needs Ray, which is not installed: pip install 'perdure[ray]'"
-            ) from None
-        cluster = stack.enter_context(OnRay(options.address, options.device, threads))
+            raise ValueError("--backend ray requires Ray: pip install 'perdure[ray]'") from None
+        cluster = stack.enter_context(
+            RayCluster(options.address, execution.device, execution.threads, RETRIES)
+        )
         if not options.dry_run:
-            writable(options.out)
-            cluster.check(options.out)
-        return cluster.device, cluster
+            writable(training.out)
+            cluster.check(training.out)
+        return cluster.device, cluster.width, cluster.run
     if options.address is not None:
-        raise ValueError("--address names a Ray cluster; add --engine ray")
-    if options.dry_run and options.device == "cuda":
-        device = "cuda"  # what there is to do can be seen without a GPU
+        raise ValueError("--address names a Ray cluster; add --backend ray")
+    if options.dry_run and execution.device == "cuda":
+        device = "cuda"  # planning does not need the GPU
     else:
-        device = choose_device(options.device, options.precision)
-    default = cores() if device == "cpu" else 1
-    return device, Local(default if workers is None else workers, threads)
+        device = choose_device(execution.device, execution.precision, execution.engine)
+    width = training.width(device)
+    local = partial(run_tasks, workers=width, threads=execution.threads, retries=RETRIES)
+    return device, width, local
 
 
-def _work_through(options: ReproduceOptions, standing: Standing, engine: Engine) -> None:
-    """Do the jobs under the live view."""
-    from perdure.display import tell_user
-    from perdure.grid.view import GridView
+def _plan_table(plan: Plan, speeds: Speeds) -> Table:
+    from rich.markup import escape
+    from rich.table import Table
 
-    if standing.before and not options.quiet:
-        tell_user(f"{standing.before} of {standing.total} runs are there already")
+    from perdure.experiment.progress import clock_time
+
+    table = Table(title=escape(plan.title))
+    for name in ("setting", "complete", "to resume", "to do", "time per run"):
+        table.add_column(name, justify="left" if name == "setting" else "right")
+    for setting in plan.settings:
+        seconds = speeds.seconds(setting.config, setting.steps)
+        counts = map(len, (setting.complete, setting.resumable, setting.missing))
+        table.add_row(
+            escape(setting.label),
+            *(str(count or "–") for count in counts),
+            "unknown" if seconds is None else clock_time(seconds),
+        )
+    return table
+
+
+def _plan_sentence(progress: GridProgress) -> str:
+    from perdure.experiment.progress import clock_time
+
+    todo, left = progress.total - progress.done, progress.time_left()
+    if not todo:
+        return f"all {progress.total} runs are complete"
+    known = len(progress.jobs) - left.unknown
+    time = f"about {clock_time(left.seconds)}" if known else "duration unknown"
+    unknown = f", not counting {left.unknown} jobs of unknown duration" if left.unknown else ""
+    return (
+        f"{todo} of {progress.total} runs to do, {progress.width} at a time: {time}"
+        f"{unknown if known else ''}"
+    )
+
+
+def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
+    from perdure.experiment.progress import print_status
+    from perdure.results.terminal import results_table, show
+
+    found = plan.results()
+    if not found:
+        return
+    if not output.quiet:
+        data = "/".join(dict.fromkeys(setting.data for setting in found))
+        table = results_table(
+            found,
+            f"{plan.title}, data {data}: accuracy in percent",
+            by_predictor=plan.table in ("S1", "S3"),
+            table=plan.table,
+            planned={setting.config.hash: len(setting.seeds) for setting in plan.settings},
+        )
+        show(table)
+    _write_summaries(path, plan.results(all_seeds=True))
+    if not output.quiet:
+        print_status(f"Results are in {path}")
+    if output.json:
+        for setting in found:
+            print(json.dumps(setting.summary()), flush=True)
+
+
+def _read_summaries(path: Path) -> dict[str, dict[str, Any]]:
+    """The lines of a results file by the hash of their settings; empty if there is no file."""
     try:
-        with GridView(standing, quiet=options.quiet) as view:
-            while standing.current:
-                engine.run([course.job for course in standing.current], view)
-                standing.separate()
-    except KeyboardInterrupt:
-        tell_user(f"{standing.done} of {standing.total} runs are done")
-        raise
+        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        return {line["hash"]: line for line in lines}
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise ValueError(f"{path} is not a results file; move it away") from None
 
 
-def _say_failures(standing: Standing) -> None:
-    """In one line, which a terminal shows with its words whole."""
+def _write_summaries(path: Path, settings: Sequence[Setting]) -> None:
+    """Write one JSON line per setting, keeping lines of other settings."""
+    from perdure.files import write_atomic
+
+    lines = _read_summaries(path) | {s.config.hash: s.summary() for s in settings}
+    write_atomic(path, "".join(f"{json.dumps(line)}\n" for line in lines.values()).encode())
+
+
+def _print_failures(progress: GridProgress) -> None:
+    """Print which runs failed; the reasons were printed when they did."""
     from rich.console import Console
     from rich.text import Text
 
-    from perdure.grid.report import failures_sentence
-
+    clauses = [
+        f"{label}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, sorted(seeds)))}"
+        for label, seeds in progress.failed.items()
+    ]
+    more = len(clauses) - MAX_NAMED
+    if more > 0:
+        clauses[MAX_NAMED:] = [f"and {more} more setting{'s' if more > 1 else ''}"]
+    count = f"{progress.count('failed')} of {progress.total} runs failed (reasons above)"
     console = Console(stderr=True)
-    sentence = Text(f"perdure: {failures_sentence(standing)}")
-    console.print(sentence, soft_wrap=not console.is_terminal)
-
-
-def _results_file(plan: Plan) -> Path:
-    return plan.out / f"{plan.grid.name}.jsonl"
-
-
-def _show_results(options: ReproduceOptions, plan: Plan) -> None:
-    from perdure.cli.tables import show
-    from perdure.display import tell_user
-    from perdure.grid import report
-
-    found = report.summaries(plan)
-    if not found:
-        return
-    if not options.quiet:
-        show(report.figures_table(plan, found))
-    path = _results_file(plan)
-    report.write_summaries(path, [line for _, line in report.summaries(plan, all_seeds=True)])
-    if not options.quiet:
-        tell_user(f"results are in {path}")
-    if options.json:
-        for _, summary in found:
-            print(json.dumps(summary), flush=True)
+    text = Text(f"perdure: {count}: {'; '.join(clauses)}")
+    console.print(text, soft_wrap=not console.is_terminal)

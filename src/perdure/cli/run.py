@@ -3,281 +3,254 @@
 from __future__ import annotations
 
 import json
-import os
-import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
-from perdure.cli.values import (
-    Count,
+from perdure.cli.options import (
+    BufferSize,
+    ExecutionFlags,
     Folder,
-    Name,
-    Precision,
-    Real,
-    Seconds,
-    Several,
-    Steps,
+    OptionalCount,
+    OptionalNumber,
+    OutputFlags,
+    Repeated,
+    Seeds,
+    StreamFlags,
     Switch,
-    Whole,
-    above_zero,
-    at_least_one,
-    thread_count,
+    TrainingFlags,
+    assignments,
     writable,
 )
 
 if TYPE_CHECKING:
-    from perdure.training import Progress, Settings
-    from perdure.training.seeds import Outcome
+    from perdure.config import RunConfig
+    from perdure.experiment.plan import Plan, PlannedSetting
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Default: the published values for this method, stream and buffer size."""
+
+    lr: OptionalNumber = None
+    """Learning rate of SGD."""
+    batch: OptionalCount = None
+    """Samples of the stream in each step."""
+    memory_batch: OptionalCount = None
+    """Samples of the memory in each step."""
+    epochs: OptionalCount = None
+    """Passes over each task."""
+    consistency_weight: OptionalNumber = None
+    """clser, mean-er: λ, the weight of the consistency loss."""
+    stable_rate: OptionalNumber = None
+    """clser: r_S, the share of steps that update the stable memory."""
+    stable_decay: OptionalNumber = None
+    """clser: α_S, decay of the stable memory."""
+    plastic_rate: OptionalNumber = None
+    """clser: r_P, the share of steps that update the plastic memory."""
+    plastic_decay: OptionalNumber = None
+    """clser: α_P, decay of the plastic memory."""
+    rate: OptionalNumber = None
+    """mean-er: share of steps that update its memory."""
+    decay: OptionalNumber = None
+    """mean-er: decay of its memory."""
+    alpha: OptionalNumber = None
+    """der, derpp: weight of the stored logits."""
+    beta: OptionalNumber = None
+    """derpp: weight of the stored labels; mer: learning rate within a batch."""
+    gamma: OptionalNumber = None
+    """gem: margin; mer: learning rate across batches."""
+    gss_batch: OptionalCount = None
+    """gss: stored samples that a new one is compared with."""
+    inner_steps: OptionalCount = None
+    """gss, mer: steps on each batch."""
+    weight_decay: OptionalNumber = None
+    """icarl: weight decay of SGD."""
 
 
 @dataclass(frozen=True)
 class RunOptions:
     """Train and evaluate a method on a stream.
 
-    With no arguments: CLS-ER on s-mnist with a buffer of 500, by the paper's settings.
-    Hyperparameters that you do not give are the published ones for this method, stream and buffer
-    (`perdure list` shows what there is).
+    Without arguments: CLS-ER on s-mnist with a buffer of 500 samples, as published. `perdure list`
+    shows all methods and streams.
     """
 
     stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
     """A stream's name, or your own as module:function."""
     method: Annotated[str, arg(metavar="NAME")] = "clser"
     """A method's name, or your own as module:class."""
-    buffer_size: Annotated[Whole, arg(aliases=["--buffer"])] = None
-    """Samples that the memory may hold; 500 unless given."""
-    seeds: Annotated[str, arg(metavar="SEEDS")] = "0"
-    """One run per seed: 3, or 0,4,7, or 0:10 (10 left out)."""
-
-    lr: Real = None
-    """Learning rate of SGD."""
-    batch: Whole = None
-    """Samples of the stream in each step."""
-    memory_batch: Whole = None
-    """Samples of the memory in each step."""
-    epochs: Whole = None
-    """Passes over each task."""
-    consistency_weight: Real = None
-    """clser, mean-er: λ, the weight of the consistency loss."""
-    stable_rate: Real = None
-    """clser: r_S, how often the stable memory is updated."""
-    stable_decay: Real = None
-    """clser: α_S, how slowly it moves."""
-    plastic_rate: Real = None
-    """clser: r_P, how often the plastic memory is updated."""
-    plastic_decay: Real = None
-    """clser: α_P, how slowly it moves."""
-    rate: Real = None
-    """mean-er: how often its memory is updated."""
-    decay: Real = None
-    """mean-er: how slowly it moves."""
+    buffer_size: BufferSize = None
+    """Samples that the memory holds; default: 500."""
+    seeds: Seeds = "0"
+    """One run per seed: 3, or 0,4,7, or 0:10 (10 excluded)."""
+    validation: OptionalNumber = None
+    """Evaluate on this share of the training samples instead of the test set, for example 0.1."""
     update: Literal["random", "regular"] = "random"
-    """clser, mean-er: update the memories at random steps, or at regular ones as often."""
-    alpha: Real = None
-    """der, derpp: weight of the stored logits."""
-    beta: Real = None
-    """derpp: weight of the stored labels; mer: rate within a batch."""
-    gamma: Real = None
-    """gem: margin; mer: rate across batches."""
-    gss_batch: Whole = None
-    """gss: stored samples that a new one is compared with."""
-    inner_steps: Whole = None
-    """gss, mer: steps on each batch."""
-    weight_decay: Real = None
-    """icarl: weight decay of SGD."""
-    set: Annotated[Several, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
-    """Further settings of your own method."""
-
-    network: Name = None
-    """mlp, resnet18, or your own as module:function, called with (image shape, classes)."""
-    data: Folder = None
-    """Folder with the datasets, and the only one searched; else $PERDURE_DATA, then the cache."""
-    dataset: Name = None
-    """mnist or mnist5k (5,000 digits that ship with perdure), for streams made from either."""
-    stream_seed: Name = None
-    """Composition of r-mnist, p-mnist and gcil: a number, or per-run for a new one each seed."""
-    validation: Real = None
-    """Evaluate on this share of the training samples instead of the test set, say 0.1."""
-    max_steps: Whole = None
-    """Leave the stream after so many steps."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes a GPU if there is one."""
-    precision: Precision = None
-    """Arithmetic on a GPU; bf16 unless given."""
-    engine: Steps = None
-    """On a GPU: steps one operation at a time, as CUDA graphs (the default), or those compiled."""
-    deterministic: Switch = False
-    """On a GPU: the same bits again for the same seed, a little slower."""
-    side_by_side: Count = 8
-    """Seeds trained at once on one GPU."""
-    out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
-    """Folder for the runs."""
+    """clser, mean-er: update the semantic memories at random steps, or at regular intervals."""
+    set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
+    """A hyperparameter that has no flag, such as one of your own method. May be repeated."""
     again: Switch = False
-    """Train again what is there already."""
+    """Train again even if a run is complete."""
     resume: Switch = False
-    """Go on with unfinished runs from their last checkpoints."""
-    checkpoint_every: Seconds = 60.0
-    """Seconds from one checkpoint to the next; the end of a task has one as well."""
+    """Continue interrupted runs from their last checkpoints."""
     tensorboard: Folder = None
-    """Log losses, accuracies and the memory's classes for TensorBoard in this folder."""
-    workers: Whole = None
-    """Worker processes; as many as cores unless given."""
-    threads: Count = 1
-    """Threads of each run; more change the last digits of the results."""
-    json: Switch = False
-    """End with one JSON line."""
-    quiet: Switch = False
-    """No progress and no table."""
-
-
-HYPERPARAMETERS = (  # those with a flag of their own
-    *("lr", "batch", "memory_batch", "epochs", "consistency_weight", "stable_rate"),
-    *("stable_decay", "plastic_rate", "plastic_decay", "rate", "decay"),
-    *("alpha", "beta", "gamma", "gss_batch", "inner_steps", "weight_decay"),
-)
+    """Log losses, accuracies and the classes in memory for TensorBoard in this folder."""
+    hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
+    data: StreamFlags = field(default_factory=StreamFlags)
+    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
+    training: TrainingFlags = field(default_factory=TrainingFlags)
+    output: OutputFlags = field(default_factory=OutputFlags)
 
 
 def run(options: RunOptions) -> int:
-    """Plan, train what is missing, and show the results."""
-    from perdure.cli.tables import show
-    from perdure.display import results_table, tell_user
-    from perdure.streams.from_batches import not_resumable
-    from perdure.training.build import build_run, read_dataset
+    """Train the runs that are missing and show the results."""
+    from perdure.config import parse_seeds
+    from perdure.experiment.build import build_run, read_dataset
+    from perdure.experiment.plan import Plan, plan_setting
+    from perdure.experiment.progress import print_status
+    from perdure.streams.batches import not_resumable
     from perdure.training.distributed import from_rank_0
     from perdure.training.launch import is_main_process, setup_ranks
-    from perdure.training.plan import parse_seeds, plan
 
-    if options.deterministic:  # cuBLAS reads it when it starts
-        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    given = {k: v for k in HYPERPARAMETERS if (v := getattr(options, k)) is not None}
-    given |= dict(assignment(text) for text in options.set)
-    seeds = parse_seeds(options.seeds)
-    ranks = setup_ranks(seeds, options.device, options.engine)
-    workers = (os.cpu_count() or 1) if options.workers is None else options.workers
-    workers = at_least_one("--workers", workers)
-    threads = thread_count(options.threads)
-    side_by_side = at_least_one("--side-by-side", options.side_by_side)
-    checkpoint_every = above_zero("--checkpoint-every", options.checkpoint_every)
     if options.again and options.resume:
-        raise ValueError("--again starts anew and --resume goes on; leave out one of them")
-    stream_seed = options.stream_seed
-    settings = plan(
-        options.stream,
-        options.method,
-        options.buffer_size,
-        given=given,
-        network=options.network,
-        dataset=options.dataset,
-        data_root=options.data,
-        stream_seed=int(stream_seed) if stream_seed and stream_seed.isdecimal() else stream_seed,
-        validation=options.validation,
-        max_steps=options.max_steps,
-        device=options.device,
-        precision=options.precision,
-        engine=options.engine if ranks == 1 else "eager",
-        deterministic=options.deterministic,
-        update=options.update,
-        ranks=ranks,
-    )
-    first = build_run(settings, read_dataset(settings), seeds[0])  # refuses bad values at once
+        raise ValueError("--again starts over and --resume continues; omit one of them")
+    options.execution.prepare()
+    options.training.prepare()
+    seeds = parse_seeds(options.seeds)
+    ranks = setup_ranks(seeds, options.execution.device, options.execution.engine)
+    config = _resolve(options, ranks)
+    first = build_run(config, read_dataset(config), seeds[0])  # rejects invalid values
     if options.resume:
         for task in first.stream.tasks:
             if not task.resumable:
                 raise ValueError(not_resumable(task))
+    out = options.training.out
     if ranks == 1:
-        writable(options.out)
-    else:  # rank 0 writes, and all must end if it cannot
-        from_rank_0(lambda: writable(options.out))
-    notes = [*settings.notes, *_left_behind(settings, seeds, options)]
+        writable(out)
+    else:  # rank 0 writes; all ranks stop if it cannot
+        from_rank_0(lambda: writable(out))
     if options.tensorboard is not None:
         writable(options.tensorboard, "--tensorboard")
-    if not options.quiet:
-        for note in notes:
-            tell_user(f"note: {note}")
-    outcome, summary = train_seeds(
-        settings,
-        seeds,
-        options.out,
-        again=options.again,
+    steps = first.total_steps(config.max_steps)
+    setting = plan_setting(config, seeds, out, steps=steps, again=options.again)
+    for seed in (*setting.missing, *setting.resumable):
+        setting.folder(out, seed).refuse_if_locked()
+    if not options.output.quiet:
+        for note in (*config.notes, *_notes(setting, out, resume=options.resume)):
+            print_status(f"note: {note}")
+    plan = Plan("all seeds", str(config), out, [setting])
+    failed = train_plan(
+        plan,
+        options.training,
+        threads=options.execution.threads,
         resume=options.resume,
-        checkpoint_every=checkpoint_every,
-        workers=workers,
-        threads=threads,
-        side_by_side=side_by_side,
-        quiet=options.quiet,
+        quiet=options.output.quiet,
         tensorboard=options.tensorboard if is_main_process() else None,
     )
-    if summary is not None:
-        if not options.quiet:
-            show(results_table(summary, published=settings.published))
-            tell_user(f"runs are in {settings.folder(options.out, seeds[0]).path.parent}")
-        if options.json:
-            print(json.dumps(summary), flush=True)
-    return 1 if outcome.failed else 0
+    if is_main_process():  # other ranks may not see the folder
+        _show(plan, options.output)
+    return 1 if failed else 0
 
 
-def _left_behind(settings: Settings, seeds: list[int], options: RunOptions) -> list[str]:
-    """What earlier runs left that the user may have meant to go on from."""
-    from perdure.training.seeds import made_from_other_data, waiting
+def _resolve(options: RunOptions, ranks: int) -> RunConfig:
+    from perdure.experiment.resolve import resolve
 
-    steps = {} if options.resume else waiting(settings, seeds, options.out)
+    flags = asdict(options.hyperparameters)
+    given = {name: value for name, value in flags.items() if value is not None}
+    data, execution = options.data, options.execution
+    return resolve(
+        options.stream,
+        options.method,
+        options.buffer_size,
+        given=given | assignments(options.set),
+        network=data.network,
+        dataset=data.dataset,
+        data_root=data.data,
+        stream_seed=data.stream_seed,
+        validation=options.validation,
+        max_steps=data.max_steps,
+        device=execution.device,
+        precision=execution.precision,
+        engine=execution.engine if ranks == 1 else "eager",
+        deterministic=execution.deterministic,
+        update=options.update,
+        ranks=ranks,
+    )
+
+
+def _notes(setting: PlannedSetting, out: Path, *, resume: bool) -> list[str]:
+    """Earlier runs that the user may have wanted to continue."""
+    from perdure.experiment.plan import runs_on_other_data
+
     notes = [
-        f"seed {seed} starts again, although a checkpoint of step {step} was there; next time, "
-        "--resume goes on from it"
-        for seed, step in steps.items()
+        f"seed {seed} starts over although it has a checkpoint from step {step}; use --resume to "
+        "continue from it"
+        for seed, step in setting.resumable.items()
+        if not resume
     ]
-    for folder, checksum in made_from_other_data(settings, options.out).items():
+    checksum = setting.config.data_checksum or "unknown"
+    for folder, other in runs_on_other_data(setting.config, out).items():
         notes.append(
-            f"the data is not that of {folder} (checksum {settings.data_checksum or 'unknown'}, "
-            f"there {checksum or 'unknown'}): its runs are left alone"
+            f"the runs in {folder} used other data (checksum {other or 'unknown'}, now {checksum}) "
+            "and are not reused"
         )
     return notes
 
 
-def train_seeds(
-    settings: Settings,
-    seeds: list[int],
-    out: Path,
+def train_plan(
+    plan: Plan,
+    training: TrainingFlags,
     *,
-    quiet: bool,
+    threads: int = 1,
+    resume: bool,
+    quiet: bool = False,
     tensorboard: Path | None = None,
-    **how: Any,
-) -> tuple[Outcome, dict[str, Any] | None]:
-    """Make the runs under a progress display, say what failed, and sum up the rest."""
-    from perdure import results
-    from perdure.display import ProgressDisplay, tell_user
+) -> int:
+    """Train the missing runs of a plan on this machine; returns how many failed."""
+    from perdure.experiment.plan import Speeds
+    from perdure.experiment.pool import run_tasks
+    from perdure.experiment.progress import GridProgress, print_status, run_jobs
     from perdure.integrations.tensorboard import TensorBoardLog
-    from perdure.training.seeds import make_runs
+    from perdure.results.folder import RunFolder
 
-    began = time.perf_counter()
-    folders = [results.RunFolder(settings.folder(out, seed).path) for seed in seeds]
-    with ProgressDisplay(quiet=quiet) as display, TensorBoardLog(tensorboard, folders) as log:
-
-        def tell(seed: int, progress: Progress) -> None:
-            display(seed, progress)
-            log.update()
-
-        outcome = make_runs(settings, seeds, out, tell=tell, **how)
-    if outcome.reused and not quiet:
-        tell_user(
-            f"{outcome.reused} of {len(seeds)} runs were there already; --again trains them again"
+    plan.clear_leftovers()
+    jobs = plan.jobs(
+        Speeds(),
+        resume=resume,
+        side_by_side=training.side_by_side,
+        checkpoint_every=training.checkpoint_every,
+    )
+    width = min(training.width(plan.settings[0].config.device), len(jobs))
+    progress = GridProgress(plan, jobs, Speeds(), max(width, 1))
+    if progress.reused and not quiet:
+        reused = f"{progress.reused} of {progress.total} runs are complete already"
+        print_status(f"{reused}; use --again to train them again")
+    folders = [RunFolder.locate(plan.out, s.config, n) for s in plan.settings for n in s.seeds]
+    with TensorBoardLog(tensorboard, folders) as log:
+        run_jobs(
+            progress,
+            partial(run_tasks, workers=width, threads=threads, in_process=width <= 1),
+            quiet=quiet,
+            by_task=True,
+            on_event=lambda event: log.update(),
         )
-    for seed, reason in outcome.failed.items():
-        tell_user(f"perdure: seed {seed} failed: {reason.removeprefix(f'seed {seed}: ')}")
-    if not outcome.done:
-        return outcome, None
-    runs = [(f.read("config.json"), f.read("result.json")) for f in outcome.done.values()]
-    return outcome, results.summary(runs, time.perf_counter() - began)
+    return progress.count("failed")
 
 
-def assignment(text: str) -> tuple[str, float]:
-    """What `--set name=value` says."""
-    name, sign, value = text.partition("=")
-    try:
-        if not (sign and name.isidentifier()):
-            raise ValueError
-        return name, int(value) if value.lstrip("-").isdecimal() else float(value)
-    except ValueError:
-        raise ValueError(f"--set {text!r}; expected name=number") from None
+def _show(plan: Plan, output: OutputFlags) -> None:
+    from perdure.experiment.progress import print_status
+    from perdure.results.folder import RunFolder
+    from perdure.results.terminal import results_table, show
+
+    for setting in plan.results():  # none if all runs failed
+        if not output.quiet:
+            seeds = f"{len(setting.runs)} seed{'s' if len(setting.runs) > 1 else ''}"
+            title = f"{setting.config}, data {setting.data}, {seeds}: accuracy in percent"
+            show(results_table([setting], title, by_predictor=True))
+            print_status(f"Runs are in {RunFolder.group(plan.out, setting.config)}")
+        if output.json:
+            print(json.dumps(setting.summary()), flush=True)

@@ -4,253 +4,233 @@ from __future__ import annotations
 
 import json
 import shlex
-import signal
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
-from perdure.cli.run import HYPERPARAMETERS, assignment
-from perdure.cli.values import (
+from perdure.cli.options import (
+    BufferSize,
     Count,
-    Folder,
-    Name,
-    Precision,
-    Several,
+    ExecutionFlags,
+    OutputFlags,
+    Repeated,
+    Seeds,
     Share,
-    Steps,
-    Switch,
-    Whole,
+    StreamFlags,
+    assignments,
     at_least_one,
-    thread_count,
     writable,
 )
 
 if TYPE_CHECKING:
-    from perdure.training import Settings
-    from perdure.tuning.study import Search
+    from rich.table import Table
+
+    from perdure.experiment.space import Space
+    from perdure.experiment.tune import Search, Trial
+
+MAX_ROWS = 10
+"""Trials in the table; the file has all."""
 
 
 @dataclass(frozen=True)
 class TuneOptions:
-    """Search a method's hyperparameters on a validation split; the test set is not touched.
+    """Search a method's hyperparameters on a validation split; the test set is not used.
 
-    The study is kept in a file: called again it goes on, and processes that share the file share
-    the study. Ends with the best trial's command line, and leaves a table and a figure of all.
+    The study is stored in a file: the same command continues it, and processes that use the same
+    file share it. Prints the command of the best trial and writes a table and a figure of all.
     """
 
     stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
     """A stream's name."""
     method: Annotated[str, arg(metavar="NAME")] = "clser"
     """A method's name, or your own as module:class."""
-    buffer_size: Annotated[Whole, arg(aliases=["--buffer"])] = None
-    """Samples that the memory may hold; 500 unless given."""
+    buffer_size: BufferSize = None
+    """Samples that the memory holds; default: 500."""
     trials: Count = 20
-    """Trials that the study shall have in the end, those that it has already counted."""
-    space: Annotated[Several, arg(metavar="NAME=LOW:HIGH", help_behavior_hint="")] = ()
-    """Search here instead: low:high[:log] or a,b,c; or a TOML file of such. May recur."""
-    set: Annotated[Several, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
-    """Hold a hyperparameter at this value in all trials. May recur."""
-    seeds: Annotated[str, arg(metavar="SEEDS")] = "0"
-    """Each trial is the mean over these: 3, or 0,4,7, or 0:10 (10 left out)."""
+    """Total number of trials, including completed ones."""
+    space: Annotated[Repeated, arg(metavar="NAME=LOW:HIGH", help_behavior_hint="")] = ()
+    """Search space: NAME=LOW:HIGH[:log], NAME=A,B,C, or a TOML file. May be repeated."""
+    set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
+    """Fix a hyperparameter in all trials. May be repeated."""
+    seeds: Seeds = "0"
+    """Each trial is the mean over these seeds: 3, or 0,4,7, or 0:10 (10 excluded)."""
     study_seed: Count = 0
-    """Decides what is tried; with several workers, so does the order in which trials end."""
+    """Seed of the search; with several workers, their timing matters too."""
     validation: Share = 0.1
     """Share of the training samples to evaluate on."""
     storage: Annotated[str | None, arg(metavar="PLACE", help_behavior_hint="")] = None
-    """File of the study, or a database's address; a file in the study's folder unless given."""
-
-    network: Name = None
-    """mlp, resnet18, or your own as module:function, called with (image shape, classes)."""
-    data: Folder = None
-    """Folder with the datasets, and the only one searched; else $PERDURE_DATA, then the cache."""
-    dataset: Name = None
-    """mnist or mnist5k (5,000 digits that ship with perdure), for streams made from either."""
-    stream_seed: Name = None
-    """Composition of r-mnist, p-mnist and gcil: a number, or per-run for a new one each seed."""
-    max_steps: Whole = None
-    """Leave the stream after so many steps."""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; auto takes a GPU if there is one."""
-    precision: Precision = None
-    """Arithmetic on a GPU; bf16 unless given."""
-    engine: Steps = None
-    """On a GPU: steps one operation at a time, as CUDA graphs (the default), or those compiled."""
+    """File of the study, or a database URL; default: a file in the study's folder."""
     out: Annotated[Path, arg(metavar="DIR")] = Path("studies")
     """Folder for the studies."""
     workers: Count = 1
-    """Processes that try at once."""
-    threads: Count = 1
-    """Threads of each; more change the last digits of the results."""
-    json: Switch = False
-    """End with one JSON line."""
-    quiet: Switch = False
-    """No lines about trials and no table."""
+    """Worker processes."""
+    data: StreamFlags = field(default_factory=StreamFlags)
+    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
+    output: OutputFlags = field(default_factory=OutputFlags)
 
 
 def tune(options: TuneOptions) -> int:
-    """Search, and show what was found. A stop, at whatever point, leaves the study as it is."""
-    from perdure.training.loop import Interrupted
-
+    """Search, and show the best trials."""
     try:
-        return _tune(options)
-    except KeyboardInterrupt:
-        raise Interrupted(signal.SIGINT) from None  # the same command goes on
-    except SystemExit as end:
-        if end.code == 128 + signal.SIGTERM:
-            raise Interrupted(signal.SIGTERM) from None
-        raise
-
-
-def _tune(options: TuneOptions) -> int:
-    try:
-        from perdure.tuning import outcome, workers
+        from perdure.experiment.tune import best_trial, write_figure, write_trials
+        from perdure.experiment.tune import tune as run_study
     except ModuleNotFoundError as error:
         if error.name != "optuna":
             raise
-        raise ValueError("tuning needs Optuna: pip install 'perdure[tune]'") from None
+        raise ValueError("tuning requires Optuna: pip install 'perdure[tune]'") from None
 
-    from perdure.cli.tables import show
-    from perdure.display import tell_user
+    from perdure.experiment.progress import print_status
+    from perdure.results.terminal import show
 
-    trials = at_least_one("--trials", options.trials)
-    processes = at_least_one("--workers", options.workers)
-    threads = thread_count(options.threads)
-    search = _search(options)
+    at_least_one("--trials", options.trials)
+    at_least_one("--workers", options.workers)
+    options.execution.prepare()
+    search, quiet = _search(options), options.output.quiet
     writable(options.out)
     folder = search.folder(options.out)
     folder.mkdir(parents=True, exist_ok=True)
-    if not options.quiet:
-        for note in search.settings.notes:
-            tell_user(f"note: {note}")
-    found, died = workers.tune(
-        search, trials, workers=processes, threads=threads, quiet=options.quiet
+    if not quiet:
+        for note in search.config.notes:
+            print_status(f"note: {note}")
+    trials, deaths = run_study(
+        search,
+        options.trials,
+        workers=options.workers,
+        threads=options.execution.threads,
+        on_trial=(lambda trial: None) if quiet else _print_trial,
     )
-    outcome.write_trials(folder / "trials.csv", found, search.space)
-    if died:
-        who = "1 worker process" if died == 1 else f"{died} worker processes"
-        tell_user(f"perdure: {who} died; call again to make up for what was lost")
-    running = sum(trial.value is None and trial.reason is None for trial in found)
+    write_trials(folder / "trials.csv", trials, search.space)
+    for failure in deaths:
+        print_status(f"{failure.trace}perdure: a worker failed: {failure.reason}")
+    if deaths:
+        print_status("perdure: rerun the same command to replace the trials that were lost")
+    running = sum(trial.running for trial in trials)
     if running:
-        still = "trial still runs" if running == 1 else "trials still run"
-        tell_user(f"perdure: {running} {still} elsewhere; call again for the final table")
-    best = outcome.best_of(found)
+        print_status(
+            f"perdure: trials running in other processes: {running}; rerun the same command for "
+            "the final table"
+        )
+    best = best_trial(trials)
     if best is None:
         if not running:
-            tell_user(f"perdure: no trial came to an end; why is in {folder / 'trials.csv'}")
+            print_status(f"perdure: all trials failed; reasons are in {folder / 'trials.csv'}")
         return 1
-    title = _title(search, len(found))
-    figure = folder / "study.svg"
-    outcome.draw(outcome.study_figure(found, search.space), search.space, title, figure)
-    command = _command(options, best.params)
-    if not options.quiet:
-        show(outcome.trials_table(found, search.space, title))
-        tell_user(f"all trials and their figure are in {folder}\nthe best one, on the test set:")
+    title = f"{search.config}: validation accuracy of {len(trials)} trials"
+    write_figure(folder / "study.svg", trials, search.space, title)
+    command = _command(options, search, best)
+    if not quiet:
+        show(_trials_table(trials, search.space, title))
+        print_status(f"All trials and their figure are in {folder}")
+        print_status("Evaluate the best one on the test set:")
         print(command, flush=True)
-    if options.json:
+    if options.output.json:
         line = {
             "study": search.name,
-            "trials": len(found),
-            "failed": sum(trial.reason is not None for trial in found),
+            "trials": len(trials),
+            "failed": sum(trial.reason is not None for trial in trials),
             "best": {"trial": best.number, "accuracy": best.value, "values": dict(best.params)},
             "command": command,
-            "figure": str(figure),
+            "figure": str(folder / "study.svg"),
         }
         print(json.dumps(line), flush=True)
-    return 1 if died else 0
+    return 1 if deaths else 0
 
 
 def _search(options: TuneOptions) -> Search:
-    """What the options ask for. ValueError, before any work, for what cannot be searched."""
-    from perdure.training.build import read_dataset
-    from perdure.training.plan import parse_seeds, plan
-    from perdure.tuning.space import check, default_space, fitted, read_space
-    from perdure.tuning.study import Search
+    """What to search. Raises ValueError before any training if that is invalid."""
+    from perdure.config import RunConfig, parse_seeds
+    from perdure.experiment.build import read_dataset
+    from perdure.experiment.resolve import resolve
+    from perdure.experiment.space import check_space, default_space, fit_to_method, parse_space
+    from perdure.experiment.tune import Search
 
     if ":" in options.stream:
         raise ValueError(
-            f"{options.stream} brings its own tests, on which nothing may be chosen; tuning needs "
-            "a stream of the catalog, whose training samples it can divide"
+            f"{options.stream} cannot be tuned: a stream of your own has no training samples to "
+            "split off for validation; choose a stream of the catalog"
         )
     if not 0 <= options.study_seed < 2**32:
-        raise ValueError(
-            f"--study-seed is {options.study_seed}; expected a whole number from 0 to {2**32 - 1}"
-        )
-    seeds = parse_seeds(options.seeds)
-    held = dict(map(assignment, options.set))
-    stream_seed = options.stream_seed
+        raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
+    seeds, fixed = parse_seeds(options.seeds), assignments(options.set)
+    data, execution = options.data, options.execution
 
-    def planned(given: Mapping[str, float]) -> Settings:
-        return plan(
+    def resolved(given: dict[str, float]) -> RunConfig:
+        return resolve(
             options.stream,
             options.method,
             options.buffer_size,
             given=given,
-            network=options.network,
-            dataset=options.dataset,
-            data_root=options.data,
-            stream_seed=int(stream_seed)
-            if stream_seed and stream_seed.isdecimal()
-            else stream_seed,
+            network=data.network,
+            dataset=data.dataset,
+            data_root=data.data,
+            stream_seed=data.stream_seed,
             validation=options.validation,
-            max_steps=options.max_steps,
-            device=options.device,
-            precision=options.precision,
-            engine=options.engine,
+            max_steps=data.max_steps,
+            device=execution.device,
+            precision=execution.precision,
+            engine=execution.engine,
+            deterministic=execution.deterministic,
         )
 
-    settings = planned(held)
-    space = read_space(options.space) if options.space else default_space(options.method)
-    if options.space and (both := sorted(space.keys() & held.keys())):
-        raise ValueError(f"{both[0]} is in --space and in --set: search it or hold it, not both")
-    space = {name: part for name, part in space.items() if name not in held}
+    config = resolved(fixed)
+    space = parse_space(options.space) if options.space else default_space(options.method)
+    if options.space and (both := sorted(space.keys() & fixed.keys())):
+        raise ValueError(f"{both[0]} is in --space and in --set; omit one of them")
+    space = {name: part for name, part in space.items() if name not in fixed}
     if not space:
-        raise ValueError("--set holds every hyperparameter of the space: nothing is left to search")
-    dataset = read_dataset(settings)
+        raise ValueError("--set fixes every hyperparameter of the search space")
     try:
-        planned({**held, **{name: part.extremes()[0] for name, part in space.items()}})
-        space = fitted(space, options.method)
-        check(space, settings, dataset, seeds[0])
+        resolved({**fixed, **{name: part.extremes[0] for name, part in space.items()}})
+        space = fit_to_method(space, options.method)
+        check_space(space, config, read_dataset(config), seeds[0])
     except ValueError as error:
         files = ", ".join(text for text in options.space if "=" not in text)
         raise ValueError(f"--space {files}: {error}" if files else str(error)) from None
-    search = Search(settings, space, tuple(seeds), options.study_seed, options.storage or "")
+    search = Search(config, space, tuple(seeds), options.study_seed, options.storage or "")
     file = search.folder(options.out) / "study.journal"
     return search if options.storage else replace(search, storage=str(file))
 
 
-def _title(search: Search, trials: int) -> str:
-    settings = search.settings
-    buffer_size = "" if settings.buffer_size is None else f", buffer {settings.buffer_size}"
-    count = f"{trials} trial{'s' if trials > 1 else ''}"
-    return f"{settings.method} on {settings.stream}{buffer_size}: {count}, validation accuracy"
+def _print_trial(trial: Trial) -> None:
+    from perdure.experiment.progress import print_status
+
+    params = ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items())
+    outcome = f"failed: {trial.reason}" if trial.value is None else f"{trial.value:.2f} %"
+    print_status(f"trial {trial.number}: {outcome} ({params})")
 
 
-def _command(options: TuneOptions, best: Mapping[str, float]) -> str:
-    """The command that trains with the best trial's hyperparameters and evaluates on the test."""
-    words = ["perdure", "run", options.stream, "--method", options.method]
-    same = (
-        "buffer_size",
-        "network",
-        "data",
-        "dataset",
-        "stream_seed",
-        "max_steps",
-        "precision",
-        "engine",
-    )
-    for name in same:
-        if (value := getattr(options, name)) is not None:
-            words += [f"--{name.replace('_', '-')}", str(value)]
-    for name in ("device", "seeds", "threads"):
-        if (value := getattr(options, name)) != getattr(TuneOptions, name):
-            words += [f"--{name}", str(value)]
-    own = []
-    for name, value in {**dict(map(assignment, options.set)), **best}.items():
-        if name in HYPERPARAMETERS:
-            words += [f"--{name.replace('_', '-')}", repr(value)]
-        else:
-            own += ["--set", f"{name}={value!r}"]
-    return shlex.join([*words, *own])
+def _trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
+    """The best trials, best first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from perdure.results.table import Spread
+
+    table = Table(title=escape(title), min_width=len(title))
+    for name in ("trial", "accuracy", *space):
+        table.add_column(name.replace("_", " "), justify="right")  # headings break at spaces
+    ranked = sorted(trials, key=lambda t: -1.0 if t.value is None else t.value, reverse=True)
+    for trial in ranked[:MAX_ROWS]:
+        accuracy = "running" if trial.running else "failed"
+        if trial.by_seed:
+            accuracy = str(Spread.over(trial.by_seed))
+        values = [f"{trial.params[name]:.4g}" if name in trial.params else "" for name in space]
+        table.add_row(str(trial.number), accuracy, *values)
+    failed = sum(trial.reason is not None for trial in trials)
+    more = len(trials) - MAX_ROWS
+    notes = [f"{more} more"] * (more > 0) + [f"{failed} failed"] * (failed > 0)
+    table.caption = ", ".join(notes) or None
+    return table
+
+
+def _command(options: TuneOptions, search: Search, best: Trial) -> str:
+    """The command that evaluates the best hyperparameters on the test set."""
+    values = {**search.config.hyperparameters, **best.params}
+    config = replace(search.config, validation=None, hyperparameters=values)
+    words = [] if options.data.data is None else ["--data", str(options.data.data)]
+    if options.execution.threads != 1:
+        words += ["--threads", str(options.execution.threads)]
+    return " ".join([config.command(search.seeds), *([shlex.join(words)] if words else [])])

@@ -1,0 +1,196 @@
+"""Flags that several verbs share, and how the values of flags are parsed, shown and checked."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from tyro.conf import UseAppendAction, arg
+from tyro.constructors import PrimitiveConstructorSpec
+
+T = TypeVar("T")
+MAX_THREADS = 256
+"""With many more, the system refuses and torch aborts the process."""
+
+
+def _parsed(
+    parse: Callable[[str], T], metavar: str, kind: str = "", choices: tuple[str, ...] | None = None
+) -> PrimitiveConstructorSpec[T]:
+    """A value that is parsed by a function, with a one-line error."""
+
+    def instance(words: list[str]) -> T:
+        try:
+            return parse(words[0])
+        except ValueError:
+            raise ValueError(f"{words[0]!r} is not {kind}") from None
+
+    return PrimitiveConstructorSpec(
+        nargs=1,
+        metavar=metavar,
+        instance_from_str=instance,
+        is_instance=lambda value: True,
+        str_from_instance=lambda value: [str(value)],
+        choices=choices,
+    )
+
+
+def _one_of(*names: str) -> PrimitiveConstructorSpec[str]:
+    return _parsed(str, f"{{{','.join(names)}}}", choices=names)
+
+
+# The help shows no default where it is None.
+_NO_HINT = arg(help_behavior_hint="")
+Count = Annotated[int, _parsed(int, "N", "a whole number")]
+Share = Annotated[float, _parsed(float, "X", "a number")]
+Seconds = Annotated[float, _parsed(float, "S", "a number")]
+OptionalCount = Annotated[int | None, _parsed(int, "N", "a whole number"), _NO_HINT]
+OptionalNumber = Annotated[float | None, _parsed(float, "X", "a number"), _NO_HINT]
+Repeated = Annotated[tuple[str, ...], UseAppendAction]
+"""A flag that may be given several times, with one value each."""
+Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
+Names = Annotated[str | None, arg(metavar="A,B,…", help_behavior_hint="")]
+Switch = Annotated[bool, _NO_HINT]
+Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
+File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
+Seeds = Annotated[str, arg(metavar="SEEDS")]
+BufferSize = Annotated[OptionalCount, arg(aliases=["--buffer"])]
+
+
+@dataclass(frozen=True)
+class DataFlags:
+    """Where the data comes from."""
+
+    data: Folder = None
+    """Folder with the datasets, the only one searched; default: $PERDURE_DATA, then the cache."""
+    dataset: Name = None
+    """mnist or mnist5k (5,000 digits that ship with perdure), for streams that accept either."""
+    max_steps: OptionalCount = None
+    """End each stream after this many steps."""
+
+
+@dataclass(frozen=True)
+class StreamFlags(DataFlags):
+    """The network, and where the data comes from."""
+
+    network: Name = None
+    """mlp, resnet18, or your own as module:function, called with (input shape, classes)."""
+    stream_seed: Name = None
+    """Composition of r-mnist, p-mnist and gcil: a number, or per-run for one that varies by seed."""
+
+
+@dataclass(frozen=True)
+class ExecutionFlags:
+    """How runs are computed."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; auto uses a GPU if there is one."""
+    precision: Annotated[str | None, _one_of("fp32", "bf16"), _NO_HINT] = None
+    """Arithmetic on a GPU; default: bf16."""
+    engine: Annotated[str | None, _one_of("eager", "captured", "compiled"), _NO_HINT] = None
+    """How a GPU executes steps: eager, as CUDA graphs (the default), or compiled CUDA graphs."""
+    deterministic: Switch = False
+    """On a GPU, compute bit-identical results for the same seed; a little slower."""
+    threads: Count = 1
+    """Threads of each process; more than one changes the last digits of results."""
+
+    def prepare(self) -> None:
+        """Check the values, and set the environment variables that torch reads when it starts."""
+        if at_least_one("--threads", self.threads) > MAX_THREADS:
+            raise ValueError(f"--threads is {self.threads}; expected at most {MAX_THREADS}")
+        if self.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@dataclass(frozen=True)
+class TrainingFlags:
+    """Where runs are stored, and how many are trained at a time."""
+
+    out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
+    """Folder for the runs."""
+    workers: OptionalCount = None
+    """Worker processes; default: the number of available cores, or one on a GPU."""
+    side_by_side: Count = 8
+    """Runs trained at a time on one GPU."""
+    checkpoint_every: Seconds = 60.0
+    """Seconds between checkpoints; there is also one at the end of each task."""
+
+    def prepare(self) -> None:
+        """Check the values."""
+        if self.workers is not None:
+            at_least_one("--workers", self.workers)
+        at_least_one("--side-by-side", self.side_by_side)
+        if not 0 < self.checkpoint_every < float("inf"):
+            raise ValueError(
+                f"--checkpoint-every is {self.checkpoint_every:g}; expected a number above 0"
+            )
+
+    def width(self, device: str) -> int:
+        """Jobs that run at a time on this machine."""
+        default = cores() if device == "cpu" else 1
+        return default if self.workers is None else self.workers
+
+
+@dataclass(frozen=True)
+class OutputFlags:
+    """What is printed."""
+
+    json: Switch = False
+    """Print results as JSON, one object per line."""
+    quiet: Switch = False
+    """Print no progress and no table."""
+
+
+def cores() -> int:
+    """Cores that this process may use; batch systems often grant fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def at_least_one(flag: str, value: int) -> int:
+    """The value of a flag. Raises ValueError if it is below 1."""
+    if value < 1:
+        raise ValueError(f"{flag} is {value}; expected 1 or more")
+    return value
+
+
+def assignments(texts: tuple[str, ...]) -> dict[str, float]:
+    """The values of `--set NAME=VALUE`."""
+    found: dict[str, float] = {}
+    for text in texts:
+        name, sign, value = text.partition("=")
+        try:
+            if not (sign and name.isidentifier()):
+                raise ValueError
+            found[name] = int(value) if value.lstrip("-").isdecimal() else float(value)
+        except ValueError:
+            raise ValueError(f"--set {text!r}; expected NAME=NUMBER") from None
+    return found
+
+
+def listed(flag: str, text: str | None, kind: Callable[[str], T]) -> list[T] | None:
+    """The values of a flag that takes several, separated by commas."""
+    if text is None:
+        return None
+    parts = [part.strip() for part in text.split(",")]
+    try:
+        if not all(parts):
+            raise ValueError
+        return [kind(part) for part in parts]
+    except ValueError:
+        what = "names" if kind is str else "numbers"
+        raise ValueError(f"{flag} is {text!r}; expected {what} separated by commas") from None
+
+
+def writable(folder: Path, flag: str = "--out") -> None:
+    """Create a folder. Raises ValueError if it cannot be written."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ValueError(f"{flag} {folder} cannot be written: {error.strerror}") from None

@@ -1,0 +1,165 @@
+"""The paper's analyses of a finished run, computed from its saved networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from perdure.evaluation import (
+    accuracies_of,
+    agreement,
+    ask,
+    calibration,
+    confusion,
+    flatness,
+    task_probabilities,
+)
+from perdure.evaluation.calibration import BINS
+from perdure.evaluation.flatness import DRAWS, SIGMAS
+from perdure.evaluation.task_bias import groups_of
+from perdure.evaluation.training_samples import training_samples
+from perdure.experiment.build import build_stream, load_run, read_dataset
+from perdure.files import write_json
+from perdure.randomness import generator
+from perdure.results.folder import RunFolder
+from perdure.results.records import Analysis, Result, RunRecord, read_run
+
+FORMAT = 1
+TOLERANCE = {"fp32": 0.1, "bf16": 1.0}
+"""Percentage points by which an accuracy may differ on another machine."""
+
+
+@dataclass(frozen=True)
+class AnalysisSettings:
+    """What an analysis depends on besides the run.
+
+    Attributes:
+        sigmas: Standard deviations of the noise on the weights, ascending.
+        draws: Draws of that noise.
+        bins: Bins of the reliability diagram.
+        samples: Training samples that are evaluated under noise.
+        seed: Seed of the noise and of the choice of samples.
+    """
+
+    sigmas: tuple[float, ...] = SIGMAS
+    draws: int = DRAWS
+    bins: int = BINS
+    samples: int = 5000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("draws", "bins", "samples"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; expected 0 or more")
+        ascending = sorted(set(self.sigmas)) == list(self.sigmas)
+        if not self.sigmas or not ascending or not all(0 <= s < float("inf") for s in self.sigmas):
+            listed = ", ".join(f"{sigma:g}" for sigma in self.sigmas)
+            raise ValueError(f"sigmas are {listed}; expected ascending numbers from 0")
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as `analysis.json` contains them."""
+        return {**asdict(self), "sigmas": list(self.sigmas)}
+
+
+def analyze(
+    folder: str | Path,
+    settings: AnalysisSettings | None = None,
+    *,
+    data_root: Path | None = None,
+    device: str = "cpu",
+) -> Analysis:
+    """Analyse a finished run and write `analysis.json` to its folder.
+
+    Args:
+        folder: The run's folder.
+        settings: Settings of the analysis.
+        data_root: Folder with the datasets, the only one searched.
+        device: Where to compute.
+
+    Raises:
+        ValueError: If the folder is not a finished run, its data is missing, or its networks do
+            not reproduce the accuracies of its result. Nothing is written then.
+    """
+    content = _compute(read_run(Path(folder)), settings or AnalysisSettings(), data_root, device)
+    write_json(Path(folder) / "analysis.json", content)
+    return RunFolder(Path(folder)).read("analysis.json", Analysis)
+
+
+def has_analysis(run: RunRecord, settings: AnalysisSettings) -> bool:
+    """Whether the run has an analysis with these settings."""
+    found = run.analysis
+    return found is not None and (found.format, found.settings) == (FORMAT, settings.to_json())
+
+
+def _compute(
+    run: RunRecord, settings: AnalysisSettings, data_root: Path | None, device: str
+) -> dict[str, Any]:
+    root = None if data_root is None else str(data_root)
+    config = replace(run.config, device=device, data_root=root)
+    learner = load_run(run.folder.path, device=device)
+    stream = build_stream(config, read_dataset(config), run.seed)
+    if stream.checksum != run.facts.stream_checksum:
+        raise ValueError(
+            f"{config.stream} is not the stream of the run any more: its data or the code that "
+            "composes it has changed"
+        )
+    learned = len(run.result.moments) - 1  # tasks; the first evaluation is before training
+    seen = [i for i, test in enumerate(stream.tests) if test.since < learned]
+    if not seen:
+        raise ValueError("the run has no tests of what it learned")
+    tests = [stream.tests[i] for i in seen]
+    trained = training_samples(
+        stream.tasks[:learned], settings.samples, batch=config.batch, seed=settings.seed
+    ).to(device)
+    scores, predictors = {}, {}
+    for name, predictor in learner.predictors().items():
+        found = ask(predictor, tests)
+        accuracies = accuracies_of(found, tests).class_il
+        _verify(name, accuracies, _recorded(run.result, name, seen), TOLERANCE[config.precision])
+        labels = torch.cat([part.labels for part in found])
+        scores[name] = torch.cat([part.scores for part in found]).float()
+        noise = generator(settings.seed, "weight noise")
+        curve = flatness(
+            predictor, trained, sigmas=settings.sigmas, draws=settings.draws, noise=noise
+        )
+        groups, kind = groups_of(tests, labels)
+        predictors[name] = {
+            "calibration": asdict(calibration(scores[name], labels, bins=settings.bins)),
+            "flatness": asdict(curve),
+            "task_probabilities": asdict(task_probabilities(scores[name], groups, kind)),
+            "confusion": asdict(confusion(scores[name], labels)),
+        }
+    return {
+        "format": FORMAT,
+        "predictors": predictors,
+        "agreement": asdict(agreement(scores)),
+        "settings": settings.to_json(),
+    }
+
+
+def _recorded(result: Result, predictor: str, tests: Sequence[int]) -> list[float]:
+    """The predictor's accuracies on these tests after the last task, as the run recorded them."""
+    found = result.predictors.get(predictor)
+    row = [] if found is None or found.class_il is None else found.class_il.matrix[-1]
+    values = [row[i] for i in tests if i < len(row)]
+    known = [value for value in values if value is not None]
+    if len(known) < len(tests):
+        raise ValueError(f"result.json has no accuracies of {predictor}")
+    return known
+
+
+def _verify(
+    predictor: str, found: Sequence[float], recorded: Sequence[float], tolerance: float
+) -> None:
+    for now, then in zip(found, recorded, strict=True):
+        if abs(now - then) > tolerance:
+            raise ValueError(
+                f"the accuracy of {predictor} is {now:.2f} % but {then:.2f} % in result.json: the "
+                "saved networks are not those that were evaluated; train the run again"
+            )

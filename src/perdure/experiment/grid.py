@@ -1,0 +1,358 @@
+"""Grids: the settings behind a table of the paper, or those of a user's TOML file."""
+
+from __future__ import annotations
+
+import itertools
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from perdure import catalog
+from perdure.config import RunConfig, parse_seeds
+from perdure.data import DATASETS, locate
+from perdure.data.search import absent
+from perdure.data.search import resolve as resolve_dataset
+from perdure.experiment.build import build_run, build_stream, read_dataset
+from perdure.experiment.plan import Plan, plan_setting
+from perdure.experiment.resolve import DEFAULT_BUFFER_SIZE, check_method, resolve
+from perdure.presets import paper_figures
+from perdure.training.loop import total_steps
+
+PAPER_TABLES = {
+    "table1": ("1", "Table 1: Class-IL and Domain-IL"),
+    "table2": ("2", "Table 2: MNIST-360"),
+    "table3": ("3", "Table 3: GCIL-CIFAR-100"),
+    "s1": ("S1", "Table S1: the networks of CLS-ER"),
+    "s2": ("S2", "Table S2: one semantic memory and two"),
+    "s3": ("S3", "Table S3: sensitivity of CLS-ER to its hyperparameters"),
+}
+"""Names of tables on the command line, with the paper's number and a title."""
+_KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "streams": ((str,), "names"),
+    "methods": ((str,), "names"),
+    "buffer_sizes": ((int,), "whole numbers"),
+    "networks": ((str,), "names"),
+}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One setting of a grid, as the user names it.
+
+    Attributes:
+        stream: The stream's name.
+        method: The method's name.
+        buffer_size: Samples that the memory holds; None for methods without one.
+        given: Hyperparameters that replace the published ones.
+        network: The network, if not the stream's.
+        seeds: Its seeds, if not those of the grid.
+    """
+
+    stream: str
+    method: str
+    buffer_size: int | None
+    given: Mapping[str, float] = field(default_factory=dict)
+    network: str | None = None
+    seeds: str | None = None
+
+    def __str__(self) -> str:
+        buffer_size = [] if self.buffer_size is None else [f"buffer {self.buffer_size}"]
+        network = [] if self.network is None else [self.network]
+        given = [f"{name} {value:g}" for name, value in self.given.items()]
+        return ", ".join([f"{self.method} on {self.stream}", *buffer_size, *network, *given])
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Settings and seeds.
+
+    Attributes:
+        name: Names the file with its results.
+        title: Title of its table.
+        seeds: Seeds of the cells that name none, as `--seeds` takes them.
+        cells: The settings.
+        table: Number of the paper's table, if it is one.
+    """
+
+    name: str
+    title: str
+    seeds: str
+    cells: tuple[Cell, ...]
+    table: str | None = None
+
+
+def paper_grid(name: str) -> Grid:
+    """The settings for which a table of the paper has a figure.
+
+    >>> grid = paper_grid("table2")
+    >>> len(grid.cells), str(grid.cells[-1])
+    (17, 'clser on mnist-360, buffer 1000')
+    """
+    if name not in PAPER_TABLES:
+        raise ValueError(f"unknown table {name!r}; choose from {', '.join(PAPER_TABLES)}")
+    table, title = PAPER_TABLES[name]
+    cells = [Cell(f.stream, f.method, f.buffer_size, f.settings) for f in paper_figures(table)]
+    seeds = "0:3" if table == "S3" else "0:10"  # as many as in the paper
+    return Grid(name, title, seeds, _unique(cells), table)
+
+
+def read_grid(path: Path) -> Grid:
+    """A grid from a TOML file.
+
+    seeds = "0:5"                 # seeds and title are optional
+    [[runs]]                      # any number of these, each with optional seeds of its own
+    streams = ["s-mnist"]
+    methods = ["clser", "my:Method"]
+    buffer_sizes = [200, 500]     # 500 by default
+    networks = ["mlp"]            # the stream's by default
+    consistency_weight = [1, 2]   # any hyperparameter; all combinations of the lists are run
+    """
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(f"--grid {path} does not exist") from None
+    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
+        raise ValueError(f"--grid {path} cannot be read: {error}") from None
+    runs = content.get("runs")
+    unknown = sorted(set(content) - {"title", "seeds", "runs"})
+    if unknown or not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
+        problem = f"has {', '.join(unknown)}" if unknown else "has no [[runs]]"
+        raise ValueError(f"--grid {path} {problem}; expected title, seeds and [[runs]]")
+    if not runs:
+        raise ValueError(f"--grid {path} has no runs; expected at least one [[runs]]")
+    cells = [cell for run in runs for cell in _combinations(path, run)]
+    title, seeds = content.get("title", path.stem), _seeds(path, content.get("seeds", 0))
+    return Grid(path.stem, str(title), seeds, _unique(cells))
+
+
+def _combinations(path: Path, run: Mapping[str, Any]) -> list[Cell]:
+    """All combinations of the lists in one [[runs]]."""
+    seeds = _seeds(path, run["seeds"]) if "seeds" in run else None
+    named = {key: value for key, value in run.items() if key != "seeds"}
+    lists = {key: value if isinstance(value, list) else [value] for key, value in named.items()}
+    for key, values in lists.items():
+        if f"{key}s" in _KINDS:
+            raise ValueError(f"--grid {path} has {key}; expected {key}s")
+        if not values:
+            raise ValueError(f"--grid {path}: {key} is empty")
+        kind, expected = _KINDS.get(key, ((int, float), "numbers"))
+        if any(isinstance(value, bool) or not isinstance(value, kind) for value in values):
+            raise ValueError(f"--grid {path}: {key} is {run[key]!r}; expected {expected}")
+    streams, methods = lists.pop("streams", ["s-mnist"]), lists.pop("methods", ["clser"])
+    sizes = lists.pop("buffer_sizes", [DEFAULT_BUFFER_SIZE])
+    networks = lists.pop("networks", [None])
+    return [
+        Cell(stream, method, size, dict(zip(lists, values, strict=True)), network, seeds)
+        for stream, method in itertools.product(streams, methods)
+        for size in (sizes if _has_memory(method) else [None])
+        for network in networks
+        for values in itertools.product(*lists.values())
+    ]
+
+
+def _seeds(path: Path, value: Any) -> str:
+    try:
+        parse_seeds(str(value))
+    except ValueError as error:
+        raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
+    return str(value)
+
+
+def select(
+    grid: Grid,
+    *,
+    streams: Sequence[str] | None = None,
+    methods: Sequence[str] | None = None,
+    buffer_sizes: Sequence[int] | None = None,
+    where: Mapping[str, Sequence[float]] | None = None,
+    seeds: str | None = None,
+) -> Grid:
+    """A part of a grid; arguments that are None select everything.
+
+    Args:
+        grid: The whole grid.
+        streams: Streams to keep.
+        methods: Methods to keep. Methods that the grid does not have are added, on its streams
+            and with its buffer sizes.
+        buffer_sizes: Buffer sizes to keep; settings without a memory are kept in any case.
+        where: Values of hyperparameters to keep, by name.
+        seeds: Replaces all seeds.
+    """
+    cells = list(grid.cells)
+    if seeds is not None:
+        parse_seeds(seeds)
+        cells = [replace(cell, seeds=None) for cell in cells]
+        grid = replace(grid, seeds=seeds, cells=tuple(cells))
+    if streams is not None:
+        _check_known(grid, "stream", streams, [cell.stream for cell in cells])
+        cells = [cell for cell in cells if cell.stream in streams]
+    if buffer_sizes is not None:
+        sizes = [cell.buffer_size for cell in cells if cell.buffer_size is not None]
+        _check_known(grid, "buffer size", buffer_sizes, sizes)
+        cells = [cell for cell in cells if cell.buffer_size in (None, *buffer_sizes)]
+    added = []
+    if methods is not None:
+        present = {cell.method for cell in grid.cells}
+        added = _added([method for method in methods if method not in present], cells)
+        cells = [cell for cell in cells if cell.method in methods]
+    for name, values in (where or {}).items():
+        varied = [cell.given[name] for cell in grid.cells if name in cell.given]
+        if not varied:
+            raise ValueError(f"--where {name}: {grid.name} does not vary it")
+        _check_known(grid, name, values, varied)
+        cells = [cell for cell in cells if cell.given.get(name) in values]
+    cells += added
+    if not cells:
+        raise ValueError(f"{grid.name} has no setting that meets all conditions")
+    for method in methods or ():
+        if method not in {cell.method for cell in cells}:
+            raise ValueError(f"{grid.name} has no setting of {method} that meets all conditions")
+    return replace(grid, cells=_unique(cells))
+
+
+def _check_known(grid: Grid, what: str, wanted: Sequence[Any], known: Sequence[Any]) -> None:
+    for value in wanted:
+        if value not in known:
+            names = ", ".join(map(str, dict.fromkeys(known)))
+            raise ValueError(f"{grid.name} has no {what} {value}; it has {names}")
+
+
+def _added(methods: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
+    """Further methods on the streams and with the buffer sizes of these cells."""
+    sizes: dict[tuple[str, str | None, str | None], list[int | None]] = {}
+    for cell in cells:
+        found = sizes.setdefault((cell.stream, cell.network, cell.seeds), [])
+        if cell.buffer_size is not None:
+            found.append(cell.buffer_size)
+    return [
+        Cell(stream, method, size, {}, network, seeds)
+        for method in methods
+        for (stream, network, seeds), found in sizes.items()
+        for size in (found or [DEFAULT_BUFFER_SIZE] if _has_memory(method) else [None])
+    ]
+
+
+def _has_memory(method: str) -> bool:
+    check_method(method)
+    return catalog.takes_buffer(method)
+
+
+def _unique(cells: Sequence[Cell]) -> tuple[Cell, ...]:
+    unique: list[Cell] = []
+    for cell in cells:
+        if cell not in unique:
+            unique.append(cell)
+    return tuple(unique)
+
+
+def plan_grid(
+    grid: Grid,
+    out: Path,
+    *,
+    dataset: str | None = None,
+    data_root: Path | None = None,
+    max_steps: int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    engine: str | None = None,
+    deterministic: bool = False,
+    check_device: bool = True,
+) -> Plan:
+    """Resolve and check every cell whose data is available, and see which runs are complete.
+
+    Args:
+        grid: The grid.
+        out: Folder of all runs.
+        dataset: Dataset of all streams; streams that need another one are skipped.
+        data_root: Folder with the datasets, the only one searched.
+        max_steps: Steps after which each stream ends.
+        device: "cpu" or "cuda".
+        precision: "fp32" or "bf16".
+        engine: "eager", "captured" or "compiled".
+        deterministic: Whether a GPU must compute bit-identical results.
+        check_device: Whether the device must be available on this machine.
+
+    Raises:
+        ValueError: If a cell is invalid, or no cell has its data.
+    """
+    if dataset is not None and dataset not in DATASETS:
+        raise ValueError(f"unknown dataset {dataset!r}; choose from {', '.join(DATASETS)}")
+    without_data: dict[str, list[str]] = {}
+    for stream in dict.fromkeys(cell.stream for cell in grid.cells):
+        if reason := _missing_data(stream, dataset, data_root):
+            without_data.setdefault(reason, []).append(stream)
+    reasons = [f"{', '.join(streams)}: {reason}" for reason, streams in without_data.items()]
+    skipped = {stream for streams in without_data.values() for stream in streams}
+    # Cells may resolve to the same settings, for example if one names a published value.
+    resolved: dict[str, tuple[Cell, RunConfig, list[int]]] = {}
+    for cell in grid.cells:
+        if cell.stream in skipped:
+            continue
+        entry = catalog.STREAMS.get(cell.stream)
+        with _naming(cell):
+            config = resolve(
+                cell.stream,
+                cell.method,
+                cell.buffer_size,
+                given=cell.given,
+                network=cell.network,
+                # Given explicitly, so that no smaller dataset is substituted.
+                dataset=None if entry is None else dataset or entry.datasets[0],
+                data_root=None if entry is None else data_root,
+                max_steps=max_steps,
+                device=device,
+                precision=precision,
+                engine=engine,
+                deterministic=deterministic,
+                check_device=check_device,
+            )
+        seeds = parse_seeds(cell.seeds or grid.seeds)
+        resolved.setdefault(config.hash, (cell, config, []))[2].extend(seeds)
+    if not resolved:
+        raise ValueError(f"{grid.name} cannot be run: {'; '.join(reasons)}")
+    settings = []
+    for cell, config, seeds in resolved.values():
+        with _naming(cell):
+            unique = tuple(dict.fromkeys(seeds))
+            planned = plan_setting(config, unique, out, label=str(cell))
+            if planned.steps is None:
+                planned = replace(planned, steps=_steps(cell, config, unique[0]))
+        settings.append(planned)
+    skipped_notes = [f"skipped: {reason}" for reason in reasons]
+    return Plan(grid.name, grid.title, out, settings, skipped_notes, grid.table)
+
+
+@contextmanager
+def _naming(cell: Cell) -> Iterator[None]:
+    """Raise ValueErrors from the block with the name of the cell."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"{cell}: {error}") from None
+
+
+def _missing_data(stream: str, dataset: str | None, root: Path | None) -> str | None:
+    """Why the stream's data is not available; None if it is."""
+    entry = catalog.STREAMS.get(stream)
+    if entry is None:
+        return None
+    if dataset is not None and dataset not in entry.datasets:
+        return f"requires {' or '.join(entry.datasets)}, not {dataset}"
+    name = dataset or entry.datasets[0]
+    if locate(name, root) is not None:
+        return None
+    others = [other for other in entry.datasets if other != name and locate(other) is not None]
+    return absent(resolve_dataset(name), root) + "".join(f"; or use --dataset {o}" for o in others)
+
+
+def _steps(cell: Cell, config: RunConfig, seed: int) -> int | None:
+    """Steps of a run. Builds one to check its values, unless all of them are published."""
+    on_cpu = replace(config, device="cpu", precision="fp32", engine="eager")
+    dataset = read_dataset(on_cpu)
+    if cell.given or cell.network or config.notes or cell.method not in catalog.METHODS:
+        return build_run(on_cpu, dataset, seed).total_steps(config.max_steps)
+    stream = build_stream(on_cpu, dataset, seed)
+    return total_steps(stream, config.batch, config.epochs, config.max_steps)

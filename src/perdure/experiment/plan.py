@@ -1,0 +1,247 @@
+"""Plans: which runs are complete, which can be resumed, which are missing, and their jobs."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from statistics import fmean
+
+from perdure.config import RunConfig
+from perdure.experiment.run import Job, PlannedRun, is_usable, make_jobs
+from perdure.lock import LockedError
+from perdure.results.folder import RunFolder
+from perdure.results.records import Result, Timing, read_run
+from perdure.results.table import Setting, group
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class PlannedSetting:
+    """The runs of one configuration.
+
+    Attributes:
+        config: The settings.
+        label: Names the setting in messages.
+        steps: Steps of each run; None if the length of the stream is unknown.
+        complete: Seeds of the runs that need no training.
+        resumable: Seeds of unfinished runs that have a checkpoint, with its step.
+        missing: The remaining seeds.
+    """
+
+    config: RunConfig
+    label: str
+    steps: int | None
+    complete: tuple[int, ...]
+    resumable: dict[int, int]
+    missing: tuple[int, ...]
+
+    @property
+    def seeds(self) -> list[int]:
+        """All seeds, ascending."""
+        return sorted((*self.complete, *self.resumable, *self.missing))
+
+    def folder(self, out: Path, seed: int) -> RunFolder:
+        """The folder of a run."""
+        return PlannedRun(self.config, seed).folder(out)
+
+
+def plan_setting(
+    config: RunConfig,
+    seeds: Sequence[int],
+    out: Path,
+    *,
+    label: str = "",
+    steps: int | None = None,
+    again: bool = False,
+) -> PlannedSetting:
+    """Find out which runs of a configuration have to be trained.
+
+    Args:
+        config: The settings.
+        seeds: The seeds that are wanted.
+        out: Folder of all runs.
+        label: Names the setting in messages; describes the settings by default.
+        steps: Steps of each run, if known.
+        again: Whether complete runs are trained again.
+    """
+    complete, missing, resumable = [], [], {}
+    for seed in seeds:
+        run = PlannedRun(config, seed)
+        folder = run.folder(out)
+        if not again and is_usable(folder):
+            complete.append(seed)
+        elif not folder.complete and (step := run.checkpoints(out).latest_step()) is not None:
+            resumable[seed] = step
+        else:
+            missing.append(seed)
+    if complete and steps is None:
+        steps = PlannedRun(config, complete[0]).folder(out).read("result.json", Result).steps
+    return PlannedSetting(
+        config, label or str(config), steps, tuple(complete), resumable, tuple(missing)
+    )
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Settings to run.
+
+    Attributes:
+        name: Names the plan and the file with its results.
+        title: Title of its table.
+        out: Folder of all runs.
+        settings: The settings.
+        skipped: What is left out and why, one sentence each.
+        table: Number of the paper's table that it reproduces, if any.
+    """
+
+    name: str
+    title: str
+    out: Path
+    settings: list[PlannedSetting]
+    skipped: Sequence[str] = ()
+    table: str | None = None
+
+    def jobs(
+        self,
+        speeds: Speeds,
+        *,
+        resume: bool = True,
+        side_by_side: int = 1,
+        checkpoint_every: float = 60.0,
+    ) -> list[Job]:
+        """Jobs for all runs that are not complete, longest first to keep all workers busy."""
+        runs = [PlannedRun(s.config, seed) for s in self.settings for seed in s.resumable]
+        runs += [PlannedRun(s.config, seed) for s in self.settings for seed in s.missing]
+        steps = {setting.config.hash: setting.steps for setting in self.settings}
+
+        def seconds(job: Job) -> float:
+            parts = [speeds.seconds(run.config, steps[run.config.hash]) for run in job.runs]
+            return sum(float("inf") if part is None else part for part in parts)
+
+        jobs = make_jobs(
+            runs,
+            self.out,
+            resume=resume,
+            checkpoint_every=checkpoint_every,
+            side_by_side=1 if self.settings[0].config.device == "cpu" else side_by_side,
+        )
+        return sorted(jobs, key=seconds, reverse=True)
+
+    def clear_leftovers(self) -> None:
+        """Remove checkpoints of complete runs, left by a process that was killed at the end."""
+        for setting in self.settings:
+            for seed in setting.complete:
+                run = PlannedRun(setting.config, seed)
+                with contextlib.suppress(LockedError, OSError):  # then another process does it
+                    run.folder(self.out).refuse_if_locked()
+                    run.checkpoints(self.out).clear()
+
+    def speeds(self) -> Speeds:
+        """The speeds of the complete runs."""
+        speeds = Speeds()
+        for setting in self.settings:
+            for seed in setting.complete:
+                speeds.add_run(setting.config, setting.folder(self.out, seed))
+        return speeds
+
+    def results(self, *, all_seeds: bool = False) -> list[Setting]:
+        """The results of every setting that has a complete run, in the order of the plan.
+
+        Args:
+            all_seeds: Whether to include seeds that are not part of the plan.
+        """
+        runs = []
+        for setting in self.settings:
+            seeds = setting.seeds
+            if all_seeds:
+                found = RunFolder.group(self.out, setting.config).glob("seed-*")
+                seeds = sorted(int(f.name[5:]) for f in found if f.name[5:].isdecimal())
+            folders = [RunFolder.locate(self.out, setting.config, seed) for seed in seeds]
+            runs += [read_run(folder.path) for folder in folders if folder.complete]
+        by_hash = {setting.config.hash: setting for setting in group(runs).settings}
+        hashes = [setting.config.hash for setting in self.settings]
+        return [by_hash[key] for key in hashes if key in by_hash]
+
+
+def runs_on_other_data(config: RunConfig, out: Path) -> dict[Path, str]:
+    """Folders of runs that differ only in their data, with the checksums of that data."""
+    found = {}
+    for path in sorted(RunFolder.group(out, config).parent.glob("*/seed-*/config.json")):
+        with contextlib.suppress(ValueError):
+            other = RunFolder(path.parent).read("config.json", RunConfig)
+            same = replace(other, data_checksum=config.data_checksum)
+            if same.identity() == config.identity() and other.identity() != config.identity():
+                found[path.parents[1]] = other.data_checksum
+    return found
+
+
+Key = tuple[str, str, str, int | None]
+
+
+class Speeds:
+    """Seconds per step, evaluation included: as measured, else from rough figures shipped with us.
+
+    A run's key is its device, stream, method and buffer size.
+    """
+
+    def __init__(self) -> None:
+        self.measured: dict[Key, list[float]] = {}
+
+    def add(self, config: RunConfig, steps: int, seconds: float) -> None:
+        """Record a run; on a shared GPU, `seconds` is its share of the time."""
+        if steps:
+            self.measured.setdefault(self._key(config), []).append(seconds / steps)
+
+    def add_run(self, config: RunConfig, folder: RunFolder) -> None:
+        """Record a complete run, if its folder says how long it took."""
+        try:
+            seconds = folder.read("timing.json", Timing).share
+            steps = folder.read("result.json", Result).steps
+        except (ValueError, OSError):
+            seconds = None
+        if seconds is None:
+            _log.warning("%s does not say how long it took", folder.path)
+        else:
+            self.add(config, steps, seconds)
+
+    def seconds(self, config: RunConfig, steps: int | None) -> float | None:
+        """Expected duration of a run; None if nothing is known.
+
+        Measured for this setting, else for other buffer sizes, else the shipped figure, scaled to
+        this machine where both are known.
+        """
+        if steps is None:
+            return None
+        key = self._key(config)
+        similar = [fmean(v) for other, v in self.measured.items() if other[:3] == key[:3]]
+        measured = self.measured.get(key) or similar
+        if measured:
+            return fmean(measured) * steps
+        shipped = _shipped(key)
+        return None if shipped is None else shipped * self._scale() * steps
+
+    def _scale(self) -> float:
+        both = [(fmean(v), s) for k, v in self.measured.items() if (s := _shipped(k)) is not None]
+        return sum(here for here, _ in both) / sum(there for _, there in both) if both else 1.0
+
+    @staticmethod
+    def _key(config: RunConfig) -> Key:
+        return config.device, config.stream, config.method, config.buffer_size
+
+
+def _shipped(key: Key) -> float | None:
+    milliseconds = _shipped_speeds().get(key[0], {}).get(key[1], {}).get(key[2])
+    return None if milliseconds is None else milliseconds / 1000
+
+
+@cache
+def _shipped_speeds() -> dict[str, dict[str, dict[str, float]]]:
+    text = resources.files(__package__).joinpath("speeds.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)

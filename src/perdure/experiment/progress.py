@@ -1,0 +1,421 @@
+"""Progress of jobs: counts, time left, and a live view on terminals (a log elsewhere)."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Literal, NamedTuple
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
+from rich.progress import Progress as Bars
+from rich.table import Column
+from rich.text import Text
+
+from perdure.experiment.plan import Plan, PlannedSetting, Speeds
+from perdure.experiment.pool import Event, OnEvent
+from perdure.experiment.run import Job
+from perdure.training.loop import Progress
+
+Backend = Callable[[Sequence[Job], OnEvent], None]
+"""Executes jobs on this machine or on a cluster; raises Interrupted if asked to stop."""
+
+
+def print_status(message: str) -> None:
+    """Print a line to stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def clock_time(seconds: float) -> str:
+    """A duration as a clock shows it.
+
+    >>> clock_time(61.2), clock_time(7322)
+    ('1:01', '2:02:02')
+    """
+    minutes, whole = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{whole:02}" if hours else f"{minutes}:{whole:02}"
+
+
+@dataclass(eq=False)
+class JobStatus:
+    """The state of one job.
+
+    Attributes:
+        job: The job.
+        runs: Setting and seed of each of its runs.
+        name: Names its runs in messages.
+        state: Where it is.
+        started: When it started, by the clock of the progress.
+        last: The last progress of the current attempt.
+        updated: When that arrived.
+        reason: Why the last attempt failed.
+    """
+
+    job: Job
+    runs: list[tuple[PlannedSetting, int]]
+    name: str
+    state: Literal["waiting", "running", "done", "failed"] = "waiting"
+    started: float = 0.0
+    last: Progress | None = None
+    updated: float = 0.0
+    reason: str = ""
+
+    def seconds_left(self, now: float) -> float | None:
+        """Time left according to the job's own speed; None if that is unknown."""
+        left = None if self.last is None else _seconds_left(self.last)
+        return None if left is None else max(left - (now - self.updated), 0.0)
+
+
+class TimeLeft(NamedTuple):
+    """Time until all jobs are done.
+
+    >>> str(TimeLeft(61, 0)), str(TimeLeft(61, 2)), str(TimeLeft(0, 2))
+    ('1:01 left', 'at least 1:01 left', 'time left unknown')
+    """
+
+    seconds: float
+    unknown: int
+    """Jobs of unknown duration, which are not included."""
+
+    def __str__(self) -> str:
+        if self.unknown and self.seconds < 1:
+            return "time left unknown"
+        return f"{'at least ' if self.unknown else ''}{clock_time(self.seconds)} left"
+
+
+class GridProgress:
+    """The state of all jobs of a plan, updated by events.
+
+    Args:
+        plan: The plan.
+        jobs: Its jobs.
+        speeds: Measured speeds; completed runs are added.
+        width: Jobs that run at a time.
+        clock: Returns seconds.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        jobs: Sequence[Job],
+        speeds: Speeds,
+        width: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.plan = plan
+        self.settings = {setting.config.hash: setting for setting in plan.settings}
+        self.jobs = self.current = [self._status(job) for job in jobs]
+        """All jobs, and those being executed now, by whose positions events refer to them."""
+        self.speeds = speeds
+        self.width = width
+        self.clock = clock
+        self.reused = sum(len(setting.complete) for setting in plan.settings)
+        """Runs that were complete at the start."""
+        self.total = sum(len(setting.seeds) for setting in plan.settings)
+
+    def _status(self, job: Job) -> JobStatus:
+        runs = [(self.settings[run.config.hash], run.seed) for run in job.runs]
+        (setting, seed), *others = runs
+        name = f"seed {seed}" if len(self.settings) == 1 else f"{setting.label}, seed {seed}"
+        return JobStatus(job, runs, f"{name} and {len(others)} more" if others else name)
+
+    def split_failed_groups(self) -> None:
+        """Make the runs of failed groups the current jobs, one by one: only one may be at fault."""
+        groups = [s for s in self.current if s.state == "failed" and len(s.runs) > 1]
+        self.current = [self._status(job) for group in groups for job in group.job.split()]
+        self.jobs = [status for status in self.jobs if status not in groups] + self.current
+
+    def update(self, event: Event) -> JobStatus:
+        """Record an event and return the state of its job."""
+        status, now = self.current[event.number], self.clock()
+        if event.failure is not None:
+            status.reason = event.failure.reason
+            if len(status.runs) == 1:  # its name contains the seed
+                status.reason = status.reason.removeprefix(f"seed {status.runs[0][1]}: ")
+        match event.kind:
+            case "started":
+                status.state, status.started, status.last = "running", now, None
+            case "progress":
+                status.last, status.updated = event.progress, now
+            case "done":
+                self._done(status)
+            case "retry":
+                status.state = "waiting"
+            case "failed":
+                status.state = "failed"
+        return status
+
+    def _done(self, status: JobStatus) -> None:
+        folders = [(s, s.folder(self.plan.out, seed)) for s, seed in status.runs]
+        for _, folder in folders:
+            if not folder.complete:
+                status.state, status.reason = "failed", f"{folder.path} contains no result"
+                return
+        status.state = "done"
+        for setting, folder in folders:
+            self.speeds.add_run(setting.config, folder)
+
+    def count(self, state: str) -> int:
+        """Runs in this state, except those that were complete at the start."""
+        return sum(len(status.runs) for status in self.jobs if status.state == state)
+
+    @property
+    def done(self) -> int:
+        """Complete runs."""
+        return self.reused + self.count("done")
+
+    @property
+    def failed(self) -> dict[str, list[int]]:
+        """Seeds of the failed runs, by the label of their setting."""
+        seeds: dict[str, list[int]] = {}
+        for status in self.jobs:
+            if status.state == "failed":
+                for setting, seed in status.runs:
+                    seeds.setdefault(setting.label, []).append(seed)
+        return seeds
+
+    def time_left(self) -> TimeLeft:
+        """Time until all jobs are done, as far as it is known."""
+        expected = [self._expected(s) for s in self.jobs if s.state in ("waiting", "running")]
+        known = [seconds for seconds in expected if seconds is not None]
+        seconds = max(sum(known) / self.width, *known) if known else 0.0
+        return TimeLeft(seconds, len(expected) - len(known))
+
+    def _expected(self, status: JobStatus) -> float | None:
+        now = self.clock()
+        if status.state == "running" and (left := status.seconds_left(now)) is not None:
+            return left
+        seconds = [self.speeds.seconds(s.config, s.steps) for s, _ in status.runs]
+        known = [part for part in seconds if part is not None]
+        if len(known) < len(seconds):
+            return None
+        spent = now - status.started if status.state == "running" else 0.0
+        return max(sum(known) - spent, 0.0)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.done} of {self.total} done, {self.count('running')} running, "
+            f"{self.count('failed')} failed, {self.time_left()}"
+        )
+
+
+def run_jobs(
+    progress: GridProgress,
+    backend: Backend,
+    *,
+    quiet: bool = False,
+    by_task: bool = False,
+    on_event: OnEvent = lambda event: None,
+) -> None:
+    """Execute the jobs of a plan under a live view; groups that fail are split and tried again.
+
+    Args:
+        progress: The jobs, updated as they run.
+        backend: Executes them.
+        quiet: Whether to show failures only.
+        by_task: Whether a log has a line per task instead of one per run.
+        on_event: Called with every event after it is shown.
+
+    Raises:
+        Interrupted: If asked to stop.
+    """
+    with _View(progress, quiet=quiet, by_task=by_task) as view:
+
+        def handle(event: Event) -> None:
+            view.show(event)
+            on_event(event)
+
+        while progress.current:
+            backend([status.job for status in progress.current], handle)
+            progress.split_failed_groups()
+
+
+class _View(AbstractContextManager["_View"]):
+    """Bars for the running jobs on a terminal, or lines in a log."""
+
+    def __init__(self, progress: GridProgress, *, quiet: bool, by_task: bool) -> None:
+        console = Console(stderr=True)
+        self.progress = progress
+        self.quiet = quiet
+        self.by_task = by_task
+        self.live = console.is_terminal and not quiet
+        self.bars = _Bars(
+            _Name(),  # is shortened where space is scarce
+            BarColumn(20 if console.width >= 100 else 10, table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[note]}", markup=False),
+            console=console,
+            transient=True,
+            disable=not self.live,
+        )
+        self.overall: TaskID | None = None
+        if progress.total > 1:
+            total, done = progress.total, progress.done
+            self.overall = self.bars.add_task(progress.plan.name, total=total, completed=done, note="")
+        self.running: dict[int, TaskID] = {}
+        self.accuracy: dict[int, float | None] = {}
+        self.resumed: set[int] = set()
+        self.traces: set[tuple[JobStatus, str]] = set()
+        """Tracebacks that were shown, by job and frames."""
+        self.summarised = 0.0
+        """When the summary was last updated; with a thousand runs it is slow."""
+
+    def __enter__(self) -> _View:
+        self._summarise()
+        self.bars.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.bars.stop()
+
+    def show(self, event: Event) -> None:
+        """Update the state of a job and show it."""
+        status = self.progress.update(event)
+        if self.live:
+            self._draw(event, status)
+        if event.kind == "started":
+            self.accuracy.pop(event.number, None)
+            self.resumed.discard(event.number)
+        elif event.kind == "progress":
+            if not self.quiet:
+                self._log_progress(event.number, status, event.progress)
+        else:
+            self._log_end(event, status)
+
+    def _draw(self, event: Event, status: JobStatus) -> None:
+        number = event.number
+        if status.state == "running":
+            if number not in self.running:
+                self.running[number] = self.bars.add_task(status.name, total=None, note="starting")
+            if (last := status.last) is not None:
+                note = _position(last) + _accuracy(last, ", ")
+                if self.by_task:
+                    note = _details(last)
+                self.bars.update(
+                    self.running[number], total=last.total_steps, completed=last.step, note=note
+                )
+        elif number in self.running:
+            self.bars.remove_task(self.running.pop(number))
+        if event.kind != "progress" or time.monotonic() - self.summarised > 0.5:
+            self._summarise()
+
+    def _summarise(self) -> None:
+        self.summarised = time.monotonic()
+        if self.overall is not None:
+            self.bars.headline = str(self.progress)
+            self.bars.update(self.overall, completed=self.progress.done, note="")
+
+    def _log_progress(self, number: int, status: JobStatus, progress: Progress) -> None:
+        if progress.since and number not in self.resumed:
+            self.resumed.add(number)
+            self._print(f"Resuming {status.name} from step {progress.since}")
+        if self.by_task and not self.live and self.accuracy.get(number) != progress.accuracy:
+            self.accuracy[number] = progress.accuracy  # a task has ended
+            print_status(f"{status.name}: {_details(progress)}")
+
+    def _log_end(self, event: Event, status: JobStatus) -> None:
+        """Print failures, and completed runs in a log."""
+        if event.failure is not None and event.failure.trace:
+            # The messages of attempts that fail at the same place may differ.
+            lines = event.failure.trace.splitlines()
+            frames = "\n".join(line for line in lines if line.startswith("  "))
+            if (status, frames) not in self.traces:
+                self.traces.add((status, frames))
+                self._print(event.failure.trace.rstrip(), fold=False)
+        if status.state == "failed" and len(status.runs) > 1:
+            self._print(f"{status.name} failed; running them one by one: {status.reason}")
+        elif status.state == "failed":
+            self._print(f"perdure: {status.name} failed: {status.reason}")
+        elif event.kind == "retry":
+            self._print(f"{status.name} failed; trying again: {status.reason}")
+        elif not (self.live or self.quiet or self.by_task):
+            accuracy = "" if status.last is None else _accuracy(status.last, ": ")
+            print_status(f"{status.name}{accuracy}  [{self.progress}]")
+
+    def _print(self, text: str, *, fold: bool = True) -> None:
+        if self.live:
+            self.bars.console.print(Text(text), soft_wrap=not fold)
+        else:
+            print_status(text)
+
+
+def _position(progress: Progress) -> str:
+    """Task and epoch, counted from one."""
+    task = f"task {progress.task + 1}/{progress.tasks}"
+    epoch = f", epoch {progress.epoch + 1}/{progress.epochs}"
+    return task + epoch if progress.epochs > 1 else task
+
+
+def _accuracy(progress: Progress, before: str) -> str:
+    return "" if progress.accuracy is None else f"{before}{progress.accuracy:.2f} %"
+
+
+def _details(progress: Progress) -> str:
+    speed = (progress.step - progress.since) / max(progress.seconds, 1e-9)
+    left = _seconds_left(progress)
+    time_left = "" if left is None else f"  {clock_time(left)} left"
+    return f"{_position(progress)}  {speed:.0f} steps/s{time_left}" + _accuracy(
+        progress, "  accuracy "
+    )
+
+
+def _seconds_left(progress: Progress) -> float | None:
+    """Time left at the speed so far; None before the first step or if the length is unknown."""
+    steps = progress.step - progress.since
+    if progress.total_steps is None or steps <= 0:
+        return None
+    return (progress.total_steps - progress.step) * progress.seconds / steps
+
+
+class _Bars(Bars):
+    """Bars below a headline that is folded on narrow terminals."""
+
+    headline = ""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        if self.headline:
+            yield Text(self.headline, overflow="fold")
+        yield from super().get_renderables()
+
+
+class _Name(ProgressColumn):
+    """The name of a task, shortened in the middle where space is scarce."""
+
+    def render(self, task: Task) -> RenderableType:
+        return _Shortened(task.description)
+
+
+class _Shortened:
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement(1, len(self.name)).with_maximum(options.max_width)
+
+    def __rich_console__(
+        self, console: Console, options: ConsoleOptions
+    ) -> Iterator[RenderableType]:
+        yield Text(shorten(self.name, options.max_width), no_wrap=True, overflow="crop")
+
+
+def shorten(name: str, width: int) -> str:
+    """A name in at most `width` characters, keeping the seed at its end.
+
+    >>> shorten("er on s-mnist, buffer 200, lr 0.1, seed 12", 28)
+    'er on s-mnist,… 0.1, seed 12'
+    """
+    if len(name) <= width:
+        return name
+    _, comma, seed = name.rpartition(", seed ")
+    end = max((width - 1) // 2, len(comma and f"seed {seed}"))
+    return f"{name[: max(width - 1 - end, 0)]}…{name[-end:]}"

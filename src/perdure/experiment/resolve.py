@@ -1,0 +1,235 @@
+"""Resolving what a user asks for into a configuration: names, published defaults, data, device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+
+from perdure import catalog
+from perdure.config import (
+    DEVICE_DEFAULTS,
+    LOOP_HYPERPARAMETERS,
+    NOT_HYPERPARAMETERS,
+    RunConfig,
+    default_hyperparameters,
+    normalised,
+)
+from perdure.data import DATASETS, locate
+from perdure.experiment.build import load_user_stream, read_dataset
+
+DEFAULT_BUFFER_SIZE = 500
+PER_RUN = "per-run"
+
+
+def resolve(
+    stream: str = "s-mnist",
+    method: str = "clser",
+    buffer_size: int | None = None,
+    *,
+    given: Mapping[str, float] | None = None,
+    network: str | None = None,
+    dataset: str | None = None,
+    data_root: Path | None = None,
+    stream_seed: int | str | None = None,
+    validation: float | None = None,
+    max_steps: int | None = None,
+    device: str = "cpu",
+    precision: str | None = None,
+    engine: str | None = None,
+    deterministic: bool = False,
+    update: Literal["random", "regular"] = "random",
+    ranks: int = 1,
+    check_device: bool = True,
+) -> RunConfig:
+    """Complete a choice of stream and method with published hyperparameters and defaults.
+
+    Args:
+        stream: A name of the catalog, or a user's `module:function`.
+        method: A name of the catalog, or a user's `module:class`.
+        buffer_size: Samples that the memory holds; 500 by default, ignored without a memory.
+        given: Hyperparameters that replace the published ones.
+        network: A name of the catalog, or a user's `module:function`; the stream's by default.
+        dataset: Name of the dataset; by default the paper's, or the digits that ship with perdure
+            if that is not installed.
+        data_root: Folder with the datasets, the only one searched.
+        stream_seed: Seed of the stream's composition, or "per-run".
+        validation: Share of the training samples that replaces the test set.
+        max_steps: Steps after which the stream ends.
+        device: "cpu", "cuda" or "auto".
+        precision: "fp32" or "bf16"; depends on the device by default.
+        engine: "eager", "captured" or "compiled"; depends on the device by default.
+        deterministic: Whether a GPU must compute bit-identical results.
+        update: How clser and mean-er choose the steps that update their semantic memories.
+        ranks: Processes that share the work of one learner.
+        check_device: Whether the device must be available on this machine.
+
+    Raises:
+        ValueError: If a name is unknown, a value is invalid, or the data cannot be read.
+    """
+    entry = catalog.STREAMS.get(stream)
+    if entry is None and ":" not in stream:
+        names = ", ".join(catalog.STREAMS)
+        raise ValueError(f"unknown stream {stream!r}; choose from {names}, or module:function")
+    check_method(method)
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
+    if validation is not None and entry is None:
+        raise ValueError("--validation splits a dataset; a stream of your own has its own tests")
+    accepted = catalog.accepted(catalog.find_learner(method))
+    if update != "random" and "update" not in accepted:
+        raise ValueError(f"--update {update} applies to clser and mean-er, not to {method}")
+    notes: list[str] = []
+    buffer_size = _buffer_size(method, buffer_size, "buffer_size" in accepted, notes)
+    dataset = _dataset(stream, dataset, data_root, notes)
+    hyperparameters = _hyperparameters(
+        stream, method, buffer_size, given or {}, accepted, dataset, notes
+    )
+    _check_divisible(hyperparameters, ranks)
+    if network is None:
+        network = "mlp" if entry is None else entry.network
+        if entry is None:
+            notes.append("--network is not given; using mlp")
+    elif network not in catalog.NETWORKS and ":" not in network:
+        names = ", ".join(catalog.NETWORKS)
+        raise ValueError(f"unknown network {network!r}; choose from {names}, or module:function")
+    if check_device or device != "cuda":
+        device = choose_device(device, precision, engine)
+    defaults = DEVICE_DEFAULTS[device]
+    config = RunConfig(
+        stream=stream,
+        dataset=dataset,
+        data_checksum="",
+        network=network,
+        stream_seed=_stream_seed(stream, stream_seed),
+        validation=validation,
+        max_steps=max_steps,
+        method=method,
+        buffer_size=buffer_size,
+        hyperparameters=hyperparameters,
+        update=update,
+        device=device,
+        precision=cast(Any, precision or defaults["precision"]),
+        engine=cast(Any, engine or defaults["engine"]),
+        deterministic=deterministic and device != "cpu",
+        ranks=ranks,
+        data_root=None if data_root is None else str(data_root),
+        notes=tuple(notes),
+    )
+    data = read_dataset(replace(config, device="cpu"))
+    checksum = load_user_stream(stream).checksum if data is None else data.checksum
+    return replace(config, data_checksum=checksum)
+
+
+def check_method(method: str) -> None:
+    """Raise ValueError unless this is a method of the catalog or written as `module:class`."""
+    if method not in catalog.METHODS and ":" not in method:
+        names = ", ".join(catalog.METHODS)
+        raise ValueError(f"unknown method {method!r}; choose from {names}, or module:class")
+
+
+def choose_device(device: str, precision: str | None = None, engine: str | None = None) -> str:
+    """The device to use on this machine.
+
+    Raises:
+        ValueError: If it is not available or does not support the precision or the engine.
+    """
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        if precision == "bf16" or engine not in (None, "eager"):
+            flag = "--precision bf16" if precision == "bf16" else f"--engine {engine}"
+            raise ValueError(f"{flag} requires a GPU; omit it to train on the CPU")
+        return device
+    if not torch.cuda.is_available():
+        raise ValueError("--device cuda: no CUDA device is available; omit it to use the CPU")
+    name = torch.cuda.get_device_name()
+    major, minor = torch.cuda.get_device_capability()
+    if major < 7:
+        raise ValueError(
+            f"{name} has compute capability {major}.{minor}; expected 7.0 or later: use "
+            "--device cpu"
+        )
+    if precision != "fp32" and not torch.cuda.is_bf16_supported():
+        raise ValueError(f"{name} does not support bfloat16: use --precision fp32")
+    return device
+
+
+def _buffer_size(
+    method: str, buffer_size: int | None, has_memory: bool, notes: list[str]
+) -> int | None:
+    if not has_memory:
+        if buffer_size is not None:
+            notes.append(f"{method} has no memory; ignoring --buffer-size {buffer_size}")
+        return None
+    if buffer_size is not None and buffer_size < 1:
+        raise ValueError(f"--buffer-size is {buffer_size}; expected 1 or more")
+    return DEFAULT_BUFFER_SIZE if buffer_size is None else buffer_size
+
+
+def _dataset(stream: str, dataset: str | None, root: Path | None, notes: list[str]) -> str | None:
+    entry = catalog.STREAMS.get(stream)
+    if entry is None:
+        if dataset is not None or root is not None:
+            raise ValueError(f"{stream} supplies its own data; omit --dataset and --data")
+        return None
+    if dataset is not None:
+        if dataset not in entry.datasets:
+            known = "" if dataset in DATASETS else f"; known datasets: {', '.join(DATASETS)}"
+            raise ValueError(
+                f"{stream} requires {' or '.join(entry.datasets)}, not {dataset!r}{known}"
+            )
+        return dataset
+    first, *others = entry.datasets
+    if root is None and others and locate(first) is None:
+        notes.append(
+            f"{first} not found; using {others[0]}, the 5,000 digits that ship with perdure "
+            f"(run `perdure data fetch {first}`, or pass --data DIR)"
+        )
+        return others[0]
+    return first
+
+
+def _hyperparameters(
+    stream: str,
+    method: str,
+    buffer_size: int | None,
+    given: Mapping[str, float],
+    accepted: Mapping[str, Any],
+    dataset: str | None,
+    notes: list[str],
+) -> dict[str, float]:
+    allowed = {*accepted, *LOOP_HYPERPARAMETERS} - NOT_HYPERPARAMETERS
+    if unknown := [name for name in given if name not in allowed]:
+        raise ValueError(
+            f"{method} has no hyperparameter {unknown[0]!r}; it has {', '.join(sorted(allowed))}"
+        )
+    defaults = default_hyperparameters(stream, method, buffer_size, dataset)
+    notes += defaults.notes
+    return normalised({**defaults.values, **given}, accepted)
+
+
+def _stream_seed(stream: str, seed: int | str | None) -> int | str | None:
+    """The seed of the composition; None if it is the stream's own."""
+    if seed is None:
+        return None
+    entry = catalog.STREAMS.get(stream)
+    if entry is None or entry.seed is None:
+        raise ValueError(f"{stream} is deterministic; --stream-seed does not apply")
+    if isinstance(seed, str) and seed.isascii() and seed.isdecimal():
+        seed = int(seed)
+    if isinstance(seed, str) and seed != PER_RUN:
+        raise ValueError(f"--stream-seed is {seed!r}; expected a number or {PER_RUN}")
+    return None if seed == entry.seed else seed
+
+
+def _check_divisible(hyperparameters: Mapping[str, float], ranks: int) -> None:
+    for name in ("batch", "memory_batch"):
+        if hyperparameters.get(name, 0) % ranks:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is {hyperparameters[name]}, which is not a multiple "
+                f"of the {ranks} processes"
+            )

@@ -1,0 +1,456 @@
+"""Studies: searching hyperparameters on a validation split, in any number of processes."""
+
+from __future__ import annotations
+
+import csv
+import io
+import itertools
+import os
+import platform
+import time
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import optuna
+from optuna.distributions import (
+    BaseDistribution,
+    CategoricalDistribution,
+    FloatDistribution,
+    IntDistribution,
+)
+from optuna.samplers import BaseSampler, TPESampler
+from optuna.storages import BaseStorage, JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import FrozenTrial, TrialState
+
+from perdure.config import RunConfig, short_hash
+from perdure.data import Dataset
+from perdure.experiment.build import build_engine, build_run, read_dataset
+from perdure.experiment.pool import Event, Failure, run_tasks
+from perdure.experiment.space import Choice, Range, Space
+from perdure.files import write_atomic
+from perdure.randomness import derive
+from perdure.results.folder import RunFolder
+from perdure.training.loop import TrainingError, train
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
+@dataclass(frozen=True)
+class Search:
+    """What a study searches and how.
+
+    Attributes:
+        config: The settings, with a validation split; its hyperparameters that are part of the
+            space are tried first.
+        space: The search space.
+        seeds: Seeds of each trial, whose value is the mean over them.
+        study_seed: Seed of the sampler.
+        storage: A file, or the address of a database.
+    """
+
+    config: RunConfig
+    space: Space
+    seeds: tuple[int, ...]
+    study_seed: int
+    storage: str
+
+    def __post_init__(self) -> None:
+        if self.config.validation is None:
+            raise ValueError("a search requires a validation split")
+
+    @property
+    def initial(self) -> dict[str, float]:
+        """The hyperparameters of the first trial, as far as the space contains them."""
+        values = self.config.hyperparameters
+        return {
+            name: values[name]
+            for name, part in self.space.items()
+            if name in values and values[name] in part
+        }
+
+    def folder(self, root: Path) -> Path:
+        """The study's folder. Different studies have different folders."""
+        values = self.config.hyperparameters
+        fixed = {name: value for name, value in values.items() if name not in self.space}
+        config = replace(self.config, hyperparameters=fixed)
+        identity = {
+            **config.identity(),
+            "space": {name: asdict(part) for name, part in self.space.items()},
+            "seeds": list(self.seeds),
+            "study_seed": self.study_seed,
+        }
+        group = RunFolder.group(root, config)
+        return group.with_name(group.name.removesuffix(config.hash) + short_hash(identity))
+
+    @property
+    def name(self) -> str:
+        """The study's name in its storage."""
+        return self.folder(Path()).as_posix()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One choice of hyperparameters.
+
+    Attributes:
+        number: Its number in the study.
+        params: The hyperparameters; empty if it has just started.
+        value: Mean accuracy over the seeds in percent; None if it failed or is running.
+        by_seed: Accuracy of each seed.
+        reason: Why it failed.
+        seconds: How long it took.
+    """
+
+    number: int
+    params: Mapping[str, float]
+    value: float | None
+    by_seed: Sequence[float] = ()
+    reason: str | None = None
+    seconds: float | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether another process is working on it."""
+        return self.value is None and self.reason is None
+
+
+def tune(
+    search: Search,
+    trials: int,
+    *,
+    workers: int = 1,
+    threads: int = 1,
+    on_trial: Callable[[Trial], None] = lambda trial: None,
+) -> tuple[list[Trial], list[Failure]]:
+    """Add trials until the study has enough.
+
+    Args:
+        search: What to search.
+        trials: Total number of trials, including completed ones and those of other processes.
+        workers: Processes.
+        threads: Threads of each process.
+        on_trial: Called after each trial.
+
+    Returns:
+        All trials, and why worker processes died, if any did.
+
+    Raises:
+        ValueError: If the storage cannot be used.
+        Interrupted: If asked to stop.
+    """
+    study = open_study(search)
+    discard_lost_trials(study)
+    missing = trials - len(read_trials(study))
+    failures: list[Failure] = []
+
+    def on_event(event: Event) -> None:
+        if event.failure is not None:
+            failures.append(event.failure)
+        elif event.kind == "progress":
+            on_trial(event.progress)
+
+    processes = min(workers, missing)
+    if missing > 0:
+        tasks = [_AddTrials(search, trials)] * processes
+        run_tasks(tasks, on_event, workers=processes, threads=threads, in_process=processes == 1)
+        discard_lost_trials(study)
+    return read_trials(study), failures
+
+
+def best_trial(trials: Sequence[Trial]) -> Trial | None:
+    """The trial with the highest accuracy, the first of several; None if all failed."""
+    done = [trial for trial in trials if trial.value is not None]
+    return max(done, key=lambda trial: trial.value or 0.0, default=None)
+
+
+# -- the study ------------------------------------------------------------------------------
+
+
+def open_study(search: Search) -> optuna.Study:
+    """The study, created if necessary.
+
+    Raises:
+        ValueError: If the storage cannot be used.
+    """
+    try:
+        return optuna.create_study(
+            storage=_storage(search.storage),
+            sampler=_Sampler(search.study_seed, search.initial),
+            study_name=search.name,
+            direction="maximize",
+            load_if_exists=True,
+        )
+    except Exception as error:  # from the file system or from any database driver
+        place = search.storage.rpartition("@")[2]  # without a password
+        reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
+        raise ValueError(f"--storage {place} cannot be used: {reason[0]}") from error
+
+
+def _storage(place: str) -> str | BaseStorage:
+    if "://" in place:
+        return place
+    Path(place).parent.mkdir(parents=True, exist_ok=True)
+    return JournalStorage(JournalFileBackend(place))
+
+
+class _Sampler(BaseSampler):
+    """Optuna's TPE sampler, seeded by each trial's place in the study.
+
+    A study that was interrupted and continues therefore tries the same values as one that was
+    not. The first trial uses known values.
+    """
+
+    def __init__(self, seed: int, first: Mapping[str, float]) -> None:
+        self.seed = seed
+        self.first = first
+        self.known: Mapping[str, float] = {}
+        self.sampler: BaseSampler = TPESampler(seed=seed)
+
+    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
+        place = _free_place(study, trial.number)
+        # Stored for later trials; `trial` is only a copy.
+        study._storage.set_trial_user_attr(trial._trial_id, "place", place)
+        self.known = self.first if place == 0 else {}
+        self.sampler = TPESampler(seed=derive(self.seed, f"trial {place}") % 2**32)
+        self.sampler.before_trial(study, trial)
+
+    def infer_relative_search_space(
+        self, study: optuna.Study, trial: FrozenTrial
+    ) -> dict[str, BaseDistribution]:
+        return self.sampler.infer_relative_search_space(study, trial)
+
+    def sample_relative(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        search_space: dict[str, BaseDistribution],
+    ) -> dict[str, Any]:
+        return self.sampler.sample_relative(study, trial, search_space)
+
+    def sample_independent(
+        self,
+        study: optuna.Study,
+        trial: FrozenTrial,
+        param_name: str,
+        param_distribution: BaseDistribution,
+    ) -> Any:
+        if param_name in self.known:
+            return self.known[param_name]
+        return self.sampler.sample_independent(study, trial, param_name, param_distribution)
+
+
+def distributions(space: Space) -> dict[str, BaseDistribution]:
+    """The space as Optuna's distributions."""
+    found: dict[str, BaseDistribution] = {}
+    for name, part in space.items():
+        if isinstance(part, Choice):
+            found[name] = CategoricalDistribution(part.values)
+        elif part.integer:
+            found[name] = IntDistribution(int(part.low), int(part.high), log=part.log)
+        else:
+            found[name] = FloatDistribution(part.low, part.high, log=part.log)
+    return found
+
+
+def _counts(trial: FrozenTrial) -> bool:
+    """Whether a trial counts: interrupted ones, which failed without a reason, do not."""
+    if trial.state == TrialState.FAIL:
+        return "reason" in trial.user_attrs
+    return trial.state in (TrialState.COMPLETE, TrialState.RUNNING)
+
+
+def _free_place(study: optuna.Study, number: int) -> int:
+    """The smallest place that no trial occupies, possibly left by an interrupted one.
+
+    Trials that other processes have just started may not have a place yet. They have lower
+    numbers and take the smallest places first.
+    """
+    others = [t for t in study.get_trials(deepcopy=False) if _counts(t) and t.number != number]
+    taken = {trial.user_attrs.get("place") for trial in others}
+    pending = sum("place" not in trial.user_attrs for trial in others if trial.number < number)
+    free = (place for place in itertools.count() if place not in taken)
+    return next(itertools.islice(free, pending, None))
+
+
+def read_trials(study: optuna.Study) -> list[Trial]:
+    """The trials that count, in order."""
+    return [
+        Trial(
+            number=trial.number,
+            params=trial.params,
+            value=trial.value if trial.state == TrialState.COMPLETE else None,
+            by_seed=trial.user_attrs.get("by_seed", ()),
+            reason=trial.user_attrs.get("reason"),
+            seconds=trial.duration.total_seconds() if trial.duration else None,
+        )
+        for trial in study.get_trials(deepcopy=False)
+        if _counts(trial)
+    ]
+
+
+def discard_lost_trials(study: optuna.Study) -> None:
+    """End the trials whose process on this machine was killed, so that others replace them."""
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        host, _, process = trial.user_attrs.get("process", "").partition(" ")
+        if host == platform.node() and _process(int(process.partition(":")[0])) != process:
+            study.tell(trial.number, state=TrialState.FAIL)
+
+
+def _process(pid: int) -> str | None:
+    """Identifies a process on its machine; None if it does not exist.
+
+    Includes the start time where the system reports it, since ids are reused.
+    """
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return None
+    except PermissionError:
+        pass
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except OSError:
+        started = ""
+    return f"{pid}:{started}"
+
+
+# -- trials ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _AddTrials:
+    """Task of a process: add trials to a study until it has enough."""
+
+    search: Search
+    trials: int
+
+    def execute(self, report: Callable[[Trial], None], stop: Callable[[], int]) -> None:
+        search, trials = self.search, self.trials
+        study, dataset = open_study(search), read_dataset(search.config)
+        while len(read_trials(study)) < trials:
+            trial = study.ask(distributions(search.space))
+            trial.set_user_attr("process", f"{platform.node()} {_process(os.getpid())}")
+            if sum(other.number < trial.number for other in read_trials(study)) >= trials:
+                study.tell(trial, state=TrialState.FAIL)  # another process was faster
+                return
+            report(_conduct(search, study, trial, dataset, stop))
+
+    def explain(self, error: Exception) -> Failure:
+        return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
+
+
+def _conduct(
+    search: Search,
+    study: optuna.Study,
+    trial: optuna.Trial,
+    dataset: Dataset | None,
+    stop: Callable[[], int],
+) -> Trial:
+    """Train with a trial's hyperparameters and store the outcome in the study."""
+    started = time.perf_counter()
+    found = Trial(trial.number, trial.params, None)
+    try:
+        by_seed = evaluate(search, trial.params, dataset, stop)
+    except (TrainingError, ValueError, OSError) as error:
+        found = replace(found, reason=str(error))
+    except Exception as error:  # in a user's code, or in ours
+        traceback.print_exc()
+        found = replace(found, reason=f"{type(error).__name__}: {error}")
+    except BaseException:  # interrupted
+        study.tell(trial, state=TrialState.FAIL)
+        raise
+    else:
+        found = replace(found, value=sum(by_seed) / len(by_seed), by_seed=by_seed)
+        trial.set_user_attr("by_seed", by_seed)
+    if found.reason is None:
+        study.tell(trial, found.value)
+    else:
+        trial.set_user_attr("reason", found.reason)
+        study.tell(trial, state=TrialState.FAIL)
+    return replace(found, seconds=time.perf_counter() - started)
+
+
+def evaluate(
+    search: Search,
+    params: Mapping[str, float],
+    dataset: Dataset | None,
+    stop: Callable[[], int] | None = None,
+) -> list[float]:
+    """The accuracy of each seed on the validation split, in percent.
+
+    As in the paper's tables, the mean over the tasks seen, after the last of them.
+    """
+    values = {**search.config.hyperparameters, **params}
+    config = replace(search.config, hyperparameters=values)
+    runs = [build_run(config, dataset, seed) for seed in search.seeds]
+    records = train(runs, max_steps=config.max_steps, engine=build_engine(config), stop=stop)
+    found = [value for record in records if (value := record.latest()) is not None]
+    assert len(found) == len(runs)
+    return found
+
+
+# -- the outcome ----------------------------------------------------------------------------
+
+
+def write_trials(path: Path, trials: Sequence[Trial], space: Space) -> None:
+    """Write all trials as comma-separated values."""
+    text = io.StringIO()
+    rows = csv.writer(text)
+    rows.writerow(["trial", "accuracy", *space, "seconds", "failed"])
+    for trial in trials:
+        params = [trial.params.get(name) for name in space]
+        rows.writerow([trial.number, trial.value, *params, trial.seconds, trial.reason])
+    write_atomic(path, text.getvalue().encode())
+
+
+def write_figure(path: Path, trials: Sequence[Trial], space: Space, title: str) -> None:
+    """Write the figure of a study as SVG, the same bytes for the same study."""
+    import matplotlib
+
+    file = io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "perdure"}):
+        draw(trials, space, title).savefig(file, format="svg", metadata={"Date": None})
+    write_atomic(path, file.getvalue())
+
+
+def draw(trials: Sequence[Trial], space: Space, title: str) -> Figure:
+    """A panel with the accuracy of each trial, and one for each hyperparameter."""
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
+
+    done = [(trial, trial.value) for trial in trials if trial.value is not None]
+    numbers, values = [trial.number for trial, _ in done], [value for _, value in done]
+    columns = min(3, 1 + len(space))
+    rows = -(-(1 + len(space)) // columns)
+    figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
+    figure.suptitle(title)
+    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
+    axes[0].plot(numbers, values, "o", markersize=4, label="trial")
+    best = list(itertools.accumulate(values, max))
+    axes[0].step(numbers, best, where="post", label="best so far")
+    axes[0].set_xlabel("trial")
+    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes[0].legend()
+    for panel, (name, part) in zip(axes[1:], space.items(), strict=False):
+        chosen = [trial.params[name] for trial, _ in done]
+        if isinstance(part, Choice):  # evenly spaced
+            chosen = [part.values.index(value) for value in chosen]
+            panel.set_xticks(range(len(part.values)), [f"{value:g}" for value in part.values])
+        elif part.log:
+            panel.set_xscale("log")
+        panel.plot(chosen, values, "o", markersize=4, clip_on=False)
+        if isinstance(part, Range):
+            panel.set_xlim(part.low, part.high)
+        panel.set_xlabel(name)
+    for unused in axes[1 + len(space) :]:
+        unused.set_visible(False)
+    for left in axes[::columns]:
+        left.set_ylabel("validation accuracy, percent")
+    return figure

@@ -1,1 +1,0 @@
-"""Hyperparameter search on a validation split: spaces, studies, their workers and outcomes."""

@@ -1,0 +1,481 @@
+"""`perdure run` and the verbs without a file of their own: help, output, statuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import perdure
+from perdure import catalog, data
+from perdure.cli import options, parse
+from perdure.cli.run import RunOptions
+from perdure.experiment.resolve import resolve
+from perdure.experiment.pool import run_tasks
+
+from .conftest import Call
+
+COMMAND = [sys.executable, "-m", "perdure"]
+ROOT = Path(__file__).parents[2]
+SHORT = ["--max-steps", "30", "--dataset", "mnist5k"]
+
+
+@pytest.fixture(autouse=True)
+def _here(here: Path) -> None:
+    """A current folder of the test's own."""
+
+
+# -- help -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verb", "words"),
+    [
+        (
+            "",
+            [
+                *("run", "reproduce", "demo", "analyze", "report", "tune", "list", "data"),
+                "Learn from streams that change",
+            ],
+        ),
+        (
+            "run",
+            [
+                *("STREAM", "--method NAME", "--buffer N", "--seeds SEEDS", "0:10 (10 excluded)"),
+                *("--lr X", "--batch N", "--memory-batch N", "--epochs N", "--stable-rate X"),
+                *("--plastic-decay X", "--consistency-weight X", "--set NAME=VALUE", "α_S", "λ"),
+                *("--network NAME", "module:function", "--data DIR", "$PERDURE_DATA"),
+                *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
+                *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
+                *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
+                *("--update {random,regular}", "--tensorboard DIR", "--resume", "--checkpoint-every S"),
+                *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
+            ],
+        ),
+        (
+            "reproduce",
+            [
+                *("table1,table2,table3,s1,s2,s3", "--grid FILE", "--streams", "--methods"),
+                *("--buffer-sizes", "--where NAME=X,Y", "--seeds SEEDS", "--backend {local,ray}"),
+                *("--address HOST:PORT", "--workers N", "--side-by-side N", "--dry-run"),
+                *("--checkpoint-every S", "--max-steps N", "--dataset NAME", "--out DIR"),
+            ],
+        ),
+        (
+            "tune",
+            [
+                *(
+                    "STREAM",
+                    "--method NAME",
+                    "--trials N",
+                    "--space NAME=LOW:HIGH",
+                    "--seeds SEEDS",
+                ),
+                *("--set NAME=VALUE", "--study-seed N", "--validation X", "--storage PLACE"),
+                *("--workers N", "--out DIR", "--json", "--quiet", "--max-steps N", "validation"),
+            ],
+        ),
+        ("demo", ["forgetting", "--out DIR", "--again"]),
+        ("analyze", ["[RUN ...]", "calibration", "--sigmas X,X,...", "--again", "--json"]),
+        (
+            "report",
+            [
+                *("[RUNS ...]", "FILE", "--format {html,md,tex}", "--figures DIR"),
+                *("--figure-format {svg,pdf}", "--data DIR", "--as-is", "--title TEXT"),
+            ],
+        ),
+        ("list", ["methods", "streams"]),
+        ("data", ["fetch", "verify"]),
+        ("data fetch", ["mnist", "cifar10", "cifar100", "tiny-imagenet", "--data DIR", "--quiet"]),
+        ("data verify", ["[NAME ...]", "--data DIR", "--data DIR"]),
+    ],
+)
+def test_help_lists_verbs_and_flags(
+    verb: str, words: list[str], call: Call
+) -> None:
+    ended = call(*verb.split(), "--help")
+    assert (ended.status, ended.err) == (0, "")
+    text = " ".join(re.sub("[│╭╮╰╯─]", " ", ended.out).split())
+    for word in words:
+        assert word in text
+    assert "None" not in text
+
+
+def test_every_hyperparameter_of_every_method_has_a_flag(
+    call: Call,
+) -> None:
+    text = call("run", "--help").out
+    for method in catalog.METHODS:
+        for name in resolve(method=method, dataset="mnist5k").hyperparameters:
+            assert f"--{name.replace('_', '-')} " in text
+
+
+# -- results --------------------------------------------------------------------------------
+
+
+def test_the_json_line_has_exactly_its_schema(call: Call) -> None:
+    ended = call("run", *SHORT, "--json", "--quiet")
+    assert (ended.status, ended.err) == (0, "")
+    assert ended.out.endswith("\n")
+    assert ended.out.count("\n") == 1
+    line = json.loads(ended.out)
+    seconds = line.pop("seconds")
+    assert isinstance(seconds, float)
+    assert seconds > 0
+    means = {
+        name: {kind: found[kind].pop("mean") for kind in found}
+        for name, found in line["predictors"].items()
+    }
+    kinds = {"class_il": {"std": None}, "task_il": {"std": None}}
+    assert line == {
+        "stream": "s-mnist",
+        "data": "mnist5k",
+        "method": "clser",
+        "buffer_size": 500,
+        "max_steps": 30,  # only if it is not the default
+        "hash": resolve(dataset="mnist5k", max_steps=30).hash,
+        "seeds": [0],
+        "predictors": {"stable": kinds, "plastic": kinds, "working": kinds},
+    }
+    assert all(50 < mean <= 100 for found in means.values() for mean in found.values())
+
+
+def test_over_seeds_there_is_a_mean_and_a_sample_standard_deviation(
+    call: Call, here: Path
+) -> None:
+    flags = ["--max-steps", "2", "--dataset", "mnist5k", "--seeds", "3,1", "--workers", "1"]
+    ended = call("run", "--method", "er", *flags, "--json", "--quiet")
+    line = json.loads(ended.out)
+    found = {
+        int(file.parent.name[5:]): json.loads(file.read_text())["predictors"]["working"]
+        for file in here.glob("runs/s-mnist/er-500-*/seed-*/result.json")
+    }
+    assert line["seeds"] == [1, 3]
+    for kind in ("class_il", "task_il"):
+        values = [found[seed][kind]["mean"] for seed in (1, 3)]
+        assert values[0] != values[1]
+        assert line["predictors"]["working"][kind] == {
+            "mean": pytest.approx(statistics.mean(values)),
+            "std": pytest.approx(statistics.stdev(values)),
+        }
+
+
+def test_where_tasks_share_their_classes_task_il_is_null(
+    call: Call,
+) -> None:
+    flags = ["--method", "sgd", "--max-steps", "2", "--dataset", "mnist5k", "--json"]
+    ended = call("run", "mnist-360", *flags)
+    line = json.loads(ended.out.splitlines()[-1])
+    assert line["predictors"]["working"]["task_il"] == {"mean": None, "std": None}
+    assert line["buffer_size"] is None
+    assert "Class-IL" in ended.out
+    assert "Task-IL" not in ended.out
+
+
+def test_the_table_and_the_notes(call: Call) -> None:
+    ended = call("run", "--buffer", "300", "--max-steps", "30")
+    title = " ".join(ended.out.split("┏")[0].split())
+    assert title == "clser on s-mnist, buffer 300, data mnist5k, 1 seed: accuracy in percent"
+    rows = [line.split("│") for line in ended.out.splitlines() if line.startswith("│")]
+    names = [cell.strip() for row in rows for cell in row]
+    assert [n for n in names if n in ("stable", "plastic", "working")] == [
+        *("stable", "plastic", "working")
+    ]
+    notes = [line for line in ended.err.splitlines() if line.startswith("note: ")]
+    assert len(notes) == 2
+    assert "mnist5k" in notes[0]
+    assert "buffer 300" in notes[1]
+    assert "runs/s-mnist/clser-300-" in ended.err
+
+
+def test_published_figures_are_shown_for_published_settings_only(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = call("run", "--dataset", "mnist5k", "--method", "sgd", "--epochs", "1")
+    assert digits.status == 0
+    assert "published" not in digits.out
+    # Pretend that the shipped digits are MNIST.
+    entry = catalog.STREAMS["s-mnist"]
+    monkeypatch.setitem(catalog.STREAMS, "s-mnist", replace(entry, datasets=("mnist5k",)))
+    monkeypatch.setattr("perdure.config.SMALL_DATA_EPOCHS", 1)
+    for flags in ([], ["--epochs", "1"]):  # whoever creates the folder
+        ended = call("run", "--method", "sgd", "--out", f"runs{len(flags)}", *flags)
+        assert "published" in ended.out
+    assert "published" not in call("run", "--method", "sgd", "--epochs", "2").out
+
+
+def test_complete_runs_are_reused(call: Call) -> None:
+    first = call("run", *SHORT, "--json")
+    second = call("run", *SHORT, "--json")
+    assert "--again" not in first.err
+    assert "1 of 1 runs" in second.err
+    assert "--again" in second.err
+    assert first.out == second.out
+    again = call("run", *SHORT, "--again")
+    assert "1 of 1 runs" not in again.err
+
+
+def test_the_default_number_of_workers_respects_affinity(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[int] = []
+
+    def recorded(*args: Any, workers: int, **how: Any) -> None:
+        seen.append(workers)
+        run_tasks(*args, workers=workers, **{**how, "in_process": True})
+
+    monkeypatch.setattr("perdure.experiment.pool.run_tasks", recorded)
+    monkeypatch.setattr(os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 8}, raising=False)
+    few = ["--dataset", "mnist5k", "--max-steps", "2", "--seeds", "0:5", "--quiet"]
+    assert call("run", "--method", "sgd", *few).status == 0
+    assert call("reproduce", "table2", "--methods", "sgd", *few).status == 0
+    assert call("run", "--method", "sgd", "--again", "--workers", "2", *few).status == 0
+    assert seen == [3, 3, 2]
+
+
+# -- while it runs --------------------------------------------------------------------------
+
+LINE = r"seed 0: task 1/5, epoch 15/15  \d+ steps/s  \d+:\d\d left  accuracy \d+\.\d\d %"
+
+
+def test_not_on_a_terminal_there_is_a_plain_line_per_task() -> None:
+    ended = subprocess.run(
+        [*COMMAND, "run", "--method", "sgd", *SHORT, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+    )
+    assert "\x1b" not in ended.stdout + ended.stderr
+    first, second = ended.stderr.splitlines()
+    assert re.fullmatch(LINE, first)
+    assert "runs/s-mnist/sgd-" in second
+    assert json.loads(ended.stdout.splitlines()[-1])["method"] == "sgd"
+
+
+def test_quiet_prints_nothing(call: Call) -> None:
+    assert call("run", "--max-steps", "30", "--quiet") == (0, "", "")
+
+
+def on_terminal(argv: list[str], seconds: float) -> tuple[int, str]:
+    """What a command shows on a real terminal, colours and movements removed."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ.update(TERM="xterm", COLUMNS="120", LINES="40")
+        os.execv(argv[0], argv)
+    shown, deadline = b"", time.monotonic() + seconds
+    try:
+        while True:
+            left = deadline - time.monotonic()
+            assert left > 0, shown
+            if terminal in select.select([terminal], [], [], left)[0]:
+                try:
+                    part = os.read(terminal, 65536)
+                except OSError:  # the other side is closed
+                    break
+                if not part:
+                    break
+                shown += part
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(pid, 0)
+    text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown.decode())
+    return os.waitstatus_to_exitcode(status), text
+
+
+def test_on_a_terminal_there_is_a_progress_display() -> None:
+    flags = ["--method", "sgd", "--dataset", "mnist5k", "--max-steps", "2500"]
+    status, text = on_terminal([*COMMAND, "run", *flags], 120)
+    assert status == 0
+    bar = r"seed 0 +[━╸╺ ]+ *task \d/5, epoch \d+/15 +\d+ steps/s +\d+:\d\d left"
+    bars = set(re.findall(bar, text))
+    assert len(bars) > 1  # it moves
+    assert re.search(r"left +accuracy \d+\.\d\d %", text)
+    assert "sgd on s-mnist" in text
+
+
+# -- runs that fail -------------------------------------------------------------------------
+
+
+def test_a_run_that_diverges_is_one_sentence_and_status_1(
+    call: Call,
+) -> None:
+    ended = call("run", *SHORT, "--lr", "1e30", "--quiet", "--json")
+    assert (ended.status, ended.out) == (1, "")
+    (line,) = ended.err.splitlines()
+    assert line.startswith("perdure: seed 0 failed: ")
+    assert "1e+30" in line
+
+
+def test_seeds_that_did_not_fail_are_summarised(
+    call: Call, here: Path
+) -> None:
+    (here / "half.py").write_text(
+        "from perdure import SGD\n"
+        "class Half(SGD):\n"
+        "    def __init__(self, network, *, seed=0, lr=0.1, **common):\n"
+        "        super().__init__(network, seed=seed, lr=1e30 if seed else lr, **common)\n"
+    )
+    flags = ["--method", "half:Half", "--seeds", "0:2", "--workers", "1", "--json", "--quiet"]
+    ended = call("run", *SHORT, *flags)
+    assert ended.status == 1
+    assert json.loads(ended.out)["seeds"] == [0]
+    assert "perdure: seed 1 failed: " in ended.err
+
+
+def interrupt(run: subprocess.Popen[str], *, when: Callable[[], bool]) -> tuple[str, str]:
+    """Press Ctrl-C once it is time; what the process has written by its end."""
+    try:
+        deadline = time.monotonic() + 90
+        while not when():
+            assert time.monotonic() < deadline
+            assert run.poll() is None
+            time.sleep(0.02)
+        run.send_signal(signal.SIGINT)
+        return run.communicate(timeout=30)
+    finally:
+        run.kill()
+        run.wait()
+
+
+def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: experiment/test_run.py
+    run = subprocess.Popen(
+        [*COMMAND, "run", "--dataset", "mnist5k", "--epochs", "9999", "--method", "sgd"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, err = interrupt(run, when=lambda: any(Path("runs/s-mnist").glob("*/seed-0/events.jsonl")))
+    assert (run.returncode, out) == (130, "")
+    again = "perdure run --dataset mnist5k --epochs 9999 --method sgd --resume"
+    assert err.count("\n") == 1
+    assert f"`{again}`" in err
+
+
+@pytest.mark.parametrize("start", ["module", "script"])
+def test_ctrl_c_while_libraries_are_loaded_ends_quietly(start: str, tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text(
+        "import pathlib, time\npathlib.Path('loading').touch()\ntime.sleep(60)\n"
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    module, name = project["scripts"]["perdure"].split(":")
+    script = f"import sys; from {module} import {name}; sys.exit({name}())"
+    command = COMMAND if start == "module" else [sys.executable, "-c", script]
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    run = subprocess.Popen(
+        [*command, "list"],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    out, err = interrupt(run, when=Path("loading").exists)
+    assert (run.returncode, out, err) == (130, "", "")
+
+
+def test_public_names_can_be_imported() -> None:
+    for name in perdure.__all__:
+        assert getattr(perdure, name).__name__ == name
+        assert name in dir(perdure)
+    assert not hasattr(perdure, "no_such_name")
+
+
+# -- other verbs ----------------------------------------------------------------------------
+
+
+def test_the_demo_ends_in_a_table_of_three_methods(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def short(*asked: Any, **other: Any) -> Any:
+        return resolve(*asked, **other, max_steps=30)
+
+    monkeypatch.setattr("perdure.experiment.resolve.resolve", short)
+    ended = call("demo")
+    assert ended.status == 0
+    rows = [line.split("│") for line in ended.out.splitlines() if line.startswith("│")]
+    assert [row[1].strip() for row in rows] == ["SGD", "ER", "CLS-ER"]
+    assert "mnist5k" in ended.out
+    assert "published" not in ended.out
+
+
+def test_list_shows_methods_streams_and_datasets(call: Call) -> None:
+    ended = call("list")
+    assert (ended.status, ended.err) == (0, "")
+    for name in (*catalog.METHODS, *catalog.STREAMS, *data.DATASETS):
+        assert re.search(rf"│ {re.escape(name)} +│", ended.out)
+    assert "Arani, Sarfraz and Zonooz, ICLR 2022" in ended.out
+    assert "perdure data fetch mnist" in ended.out
+    assert re.search(r"s-mnist .*│ 200, 500, 5120 +│", ended.out)
+
+
+def test_verify_lists_every_dataset(call: Call, here: Path) -> None:
+    ended = call("data", "verify", "--data", str(here))
+    assert (ended.status, ended.err) == (0, "")
+    lines = dict(line.split(": ", 1) for line in ended.out.splitlines())
+    assert list(lines) == list(data.DATASETS)
+    assert "checksum" in lines["mnist5k"]
+    assert "perdure data fetch mnist" in lines["mnist"]
+
+
+def test_verify_fails_if_a_named_dataset_is_missing(call: Call, here: Path) -> None:
+    assert call("data", "verify", "mnist5k").status == 0
+    assert call("data", "verify", "mnist", "--data", str(here)).status == 1
+
+
+def test_verify_names_damaged_files(call: Call, here: Path) -> None:
+    for file in data.DATASETS["mnist"].layouts[0].files:
+        (here / file.path).parent.mkdir(parents=True, exist_ok=True)
+        (here / file.path).write_bytes(b"not the digits")
+    ended = call("data", "verify", "--data", str(here))
+    assert (ended.status, ended.err) == (1, "")
+    (line,) = (line for line in ended.out.splitlines() if line.startswith("mnist: "))
+    assert str(here / "MNIST/raw/train-images-idx3-ubyte.gz") in line
+    assert f"`perdure data fetch mnist --data {here}`" in line
+
+
+def test_fetch_prints_where_the_dataset_is(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    asked: list[tuple[str, Path | None, bool]] = []
+
+    def fetch(name: str, root: Path | None, *, progress: bool) -> Path:
+        asked.append((name, root, progress))
+        return tmp_path / "place"
+
+    monkeypatch.setattr(data, "fetch", fetch)
+    ended = call("data", "fetch", "cifar10", "--data", str(tmp_path), "--quiet")
+    assert (ended.status, ended.err) == (0, "")
+    assert str(tmp_path / "place") in ended.out
+    assert asked == [("cifar10", tmp_path, False)]
+
+
+def test_a_download_that_fails_is_one_sentence(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fetch(name: str, root: Path | None, *, progress: bool) -> Path:
+        raise data.DataError("the server cannot be reached; try again later")
+
+    monkeypatch.setattr(data, "fetch", fetch)
+    expected = "perdure: the server cannot be reached; try again later\n"
+    assert call("data", "fetch", "mnist") == (2, "", expected)
+
+
+def test_set_may_be_repeated() -> None:
+    parsed = parse(["run", "--set", "lr=0.1", "--set", "batch=4"])
+    assert isinstance(parsed, RunOptions)
+    assert options.assignments(parsed.set) == {"lr": 0.1, "batch": 4}
