@@ -17,13 +17,13 @@ import pytest
 
 from perdure.cli import parse
 from perdure.cli.reproduce import ReproduceOptions, _grid
-from perdure.experiment.resolve import resolve
 from perdure.experiment.pool import run_tasks
+from perdure.experiment.resolve import resolve
 from perdure.experiment.run import PlannedRun, make_jobs
 
 from .conftest import Call, Write
 
-SMALL = "table1 --dataset mnist5k --streams s-mnist --buffer-sizes 200".split()
+SMALL = ["table1", "--dataset", "mnist5k", "--streams", "s-mnist", "--buffer-sizes", "200"]
 Seen = TypeVar("Seen")
 DECIDED = ("result.json", "learner.safetensors")
 
@@ -191,7 +191,7 @@ def test_a_grid_may_mix_users_streams_with_those_of_a_dataset(
 
 
 def test_conditions_on_one_name_are_joined() -> None:
-    options = parse("reproduce s3 --where plastic_rate=0.2 --where plastic-rate=0.5".split())
+    options = parse(["reproduce", "s3", "--where", "plastic_rate=0.2", "--where", "plastic-rate=0.5"])
     assert isinstance(options, ReproduceOptions)
     assert {cell.given["plastic_rate"] for cell in _grid(options).cells} == {0.2, 0.5}
 

@@ -24,8 +24,8 @@ import perdure
 from perdure import catalog, data
 from perdure.cli import options, parse
 from perdure.cli.run import RunOptions
-from perdure.experiment.resolve import resolve
 from perdure.experiment.pool import run_tasks
+from perdure.experiment.resolve import resolve
 
 from .conftest import Call
 

@@ -13,8 +13,8 @@ from torch import nn
 from perdure import CLSER, Learner, load_run
 from perdure.catalog import METHODS, find_learner
 from perdure.config import RunConfig
-from perdure.experiment.resolve import resolve
 from perdure.experiment.build import build_run, initialised, read_dataset
+from perdure.experiment.resolve import resolve
 from perdure.memory import SemanticMemory
 from perdure.state import as_bytes
 from perdure.streams import Scale

@@ -20,10 +20,10 @@ from typing import Any
 
 import pytest
 import ray
+from perdure.training.seeds import make_runs
 from ray import cluster_utils
 
 from perdure.training import plan
-from perdure.training.seeds import make_runs
 
 from .conftest import Call, Write
 from .test_reproduce import decided, lines, wait_for
