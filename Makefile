@@ -28,10 +28,10 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test-quick: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -n 2 --dist loadfile --durations 8 --cov --cov-report term:skip-covered
+	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8 --cov --cov-report term:skip-covered
 
 test-long: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not faults"
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not faults"
 
 faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/faults -m "faults or not slow" --durations 20
@@ -40,7 +40,7 @@ faults: $(VENV)/.installed-dev
 test-lowest: $(VENV)/.installed-dev
 	$(BIN)/uv venv --allow-existing --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
-	$(LOWEST)/bin/pytest -q -n 2 --dist loadfile
+	$(LOWEST)/bin/pytest -q -n 2 --dist worksteal
 
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/cpu_step.py

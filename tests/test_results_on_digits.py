@@ -12,12 +12,12 @@ from perdure.training import plan
 from perdure.training.seeds import Job, execute_all
 
 METHODS = ("clser", "er", "sgd")  # the longest first, so that two workers end together
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The summary over three seeds of each method on s-mnist, by the published settings."""
+    """The summary over the seeds of each method on s-mnist, by the published settings."""
     out = tmp_path_factory.mktemp("runs")
     settings = {method: plan("s-mnist", method, dataset="mnist5k") for method in METHODS}
     jobs = [Job(settings[method], (seed,), str(out)) for method in METHODS for seed in SEEDS]
