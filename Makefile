@@ -1,43 +1,70 @@
-# `make demo` and `make test` are all a newcomer needs; both set up what they use.
+# Every target installs what it needs into .venv first.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-READY := $(VENV)/.ready
+LOWEST := .venv-lowest
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint types test-quick test-long faults benchmark clean
+.PHONY: demo test lint types test-quick test-long test-lowest faults benchmark docs docs-serve clean
 
-demo: $(READY)
+demo: $(VENV)/.installed
 	$(BIN)/perdure demo
+	@echo
+	@echo "What to try next:"
+	@echo "  source $(BIN)/activate          makes the perdure command available"
+	@echo "  perdure run --help              trains any method on any stream"
+	@echo "  perdure run mnist-360 --method derpp --seeds 0:3"
+	@echo "  perdure report runs -o report.html    puts all runs on one page"
+	@echo "  docs/own-data.md                how to use your own data and network"
 
 test: lint types test-quick
 
-lint: $(READY)
+lint: $(VENV)/.installed-dev
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/lint-imports
 
-types: $(READY)
+types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
-test-quick: $(READY)
-	$(BIN)/pytest -q -n 2 --dist loadfile --durations 8
+test-quick: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8 --cov --cov-report term:skip-covered
 
-test-long: $(READY)
-	$(BIN)/pytest -q -n 2 --dist loadfile -m "slow and not faults"
+test-long: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not faults"
 
-faults: $(READY)
+faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/faults -m "faults or not slow" --durations 20
 
-benchmark: $(READY)
+# The quick tests with the lowest version of each dependency that pyproject.toml allows.
+test-lowest: $(VENV)/.installed-dev
+	$(BIN)/uv venv --allow-existing --python $(BIN)/python $(LOWEST)
+	$(BIN)/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
+	$(LOWEST)/bin/pytest -q -n 2 --dist worksteal
+
+benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/grid.py
 
-clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+docs: $(VENV)/.installed-docs
+	$(BIN)/mkdocs build --strict
 
-$(READY): pyproject.toml constraints.txt
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet -c constraints.txt -e '.[dev]'
-	touch $@
+docs-serve: $(VENV)/.installed-docs
+	$(BIN)/mkdocs serve
+
+clean:
+	rm -rf $(VENV) $(LOWEST) build dist site .coverage .mypy_cache .ruff_cache .pytest_cache \
+	  .hypothesis .import_linter_cache
+
+# .installed: what perdure needs to run; .installed-EXTRA: the same with an extra.
+$(VENV)/.installed: pyproject.toml constraints.txt
+	@test -x $(BIN)/python || { echo "Creating $(VENV)"; $(PYTHON) -m venv $(VENV); }
+	@echo "Installing perdure; the first time this downloads PyTorch and takes a few minutes"
+	$(BIN)/pip install -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/.installed-%: $(VENV)/.installed
+	@echo "Installing the $* extra"
+	$(BIN)/pip install -c constraints.txt -e '.[$*]'
+	@touch $@

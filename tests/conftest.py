@@ -1,36 +1,42 @@
-"""One thread, a cache of the tests' own, and in CI no test that is silently left out."""
+"""Settings for all tests: one thread, a separate cache, a browser, no skipped tests in CI."""
 
 from __future__ import annotations
 
 import os
+import shutil
 import signal
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from hypothesis import settings
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
+
 pytest_plugins = ["pytester"]
 
-# Machines that run tests are busy: time limits per example would fail at random.
+# Machines that run tests are busy: a time limit per example would fail at random.
 settings.register_profile("perdure", deadline=None, derandomize=True)
 settings.load_profile("perdure")
 
-MAY_BE_MISSING = "no CUDA device"
-"""How the reason of a skip begins that CI accepts."""
+ALLOWED_SKIP = "no CUDA device"
+"""Start of the only reason for a skip that CI accepts."""
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
 def pytest_configure() -> None:
     torch.set_num_threads(1)
-    # Started in the background by a shell, we would ignore Ctrl-C, and so would all that we start.
+    # A shell starts background processes with SIGINT ignored, and their children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Tests neither read nor fill the user's cache, and see no data folder of the user's."""
+    """Keep tests away from the user's cache and data folder."""
     folder = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PERDURE_CACHE", str(folder))
@@ -38,26 +44,72 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield folder
 
 
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    """A headless browser; without one the test is skipped, which fails in CI."""
+    program = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if program is None:
+        pytest.skip(f"no Chromium: none of {', '.join(BROWSERS)} is installed")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        yield playwright.chromium.launch(executable_path=program)
+
+
+@pytest.fixture
+def open_page(chromium: Browser) -> Iterator[Callable[..., Page]]:
+    """Opens addresses in a window of a given width.
+
+    The test fails if a page logs to its console, a script raises, or anything is requested from
+    another host.
+    """
+    contexts: list[BrowserContext] = []
+    problems: list[str] = []
+
+    def open_page(address: str, *, width: int = 1280, dark: bool = False) -> Page:
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900},
+            is_mobile=width < 600,
+            color_scheme="dark" if dark else "light",
+        )
+        contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda message: problems.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: problems.append(f"error: {error}"))
+        page.on("request", lambda request: check_local(request.url))
+        page.goto(address)
+        return page
+
+    def check_local(address: str) -> None:
+        if not address.startswith(("file:", "data:", "blob:", "http://127.0.0.1:")):
+            problems.append(f"request: {address}")
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert problems == []
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    _refuse_skip(report)
+    _fail_if_skipped_in_ci(report)
     return report
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    _refuse_skip(report)
+    _fail_if_skipped_in_ci(report)
     return report
 
 
-def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Under CI=true a skip fails, unless a GPU is what is missing: nobody reads skips there."""
+def _fail_if_skipped_in_ci(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """With CI=true, turn a skip into a failure unless the reason is a missing GPU."""
     if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
         return
     _, _, text = report.longrepr if isinstance(report.longrepr, tuple) else ("", 0, "")
     reason = text.removeprefix("Skipped: ")
-    if not reason.startswith(MAY_BE_MISSING):
+    if not reason.startswith(ALLOWED_SKIP):
         report.outcome = "failed"
-        report.longrepr = f"skipped in CI, where everything must run: {reason}"
+        report.longrepr = f"skipped in CI, where every test must run: {reason}"

@@ -1,4 +1,4 @@
-"""The rules that the test suite itself keeps to."""
+"""The settings in conftest.py."""
 
 from __future__ import annotations
 
@@ -44,22 +44,22 @@ def run(suite: pytest.Pytester, source: str) -> tuple[dict[str, int], str]:
     return counts, result.stdout.str()
 
 
-def test_skips_are_skips_on_a_users_machine(suite: pytest.Pytester) -> None:
+def test_outside_ci_a_skip_is_a_skip(suite: pytest.Pytester) -> None:
     counts, _ = run(suite, SKIPS)
     assert counts == {"skipped": 3, "xfailed": 1, "passed": 1}
 
 
-def test_in_ci_only_a_missing_gpu_is_a_reason_to_skip(
+def test_in_ci_a_skip_fails_unless_a_gpu_is_missing(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
     counts, output = run(suite, SKIPS)
     assert counts == {"skipped": 1, "xfailed": 1, "passed": 1, "failed": 1, "errors": 1}
-    assert "everything must run: not today" in output
-    assert "everything must run: no Chromium" in output
+    assert "skipped in CI, where every test must run: not today" in output
+    assert "skipped in CI, where every test must run: no Chromium" in output
 
 
-def test_in_ci_a_module_that_skips_itself_is_an_error(
+def test_in_ci_skipping_a_whole_module_is_an_error(
     suite: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CI", "true")
@@ -68,7 +68,7 @@ def test_in_ci_a_module_that_skips_itself_is_an_error(
     assert "no_such_module_at_all" in output
 
 
-def test_tests_compute_with_one_thread_and_a_cache_of_their_own(own_cache: Path) -> None:
+def test_tests_use_one_thread_and_their_own_cache(own_cache: Path) -> None:
     assert torch.get_num_threads() == 1
     assert cache.folder() == own_cache
     assert "PERDURE_DATA" not in os.environ

@@ -1,28 +1,37 @@
-"""What the documents say works: their Python runs, their commands parse, their links lead on."""
+"""The documentation: the site builds, Python runs, commands parse, links resolve."""
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
-from collections.abc import Iterator
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
 
+import perdure
 from perdure import catalog
 from perdure.cli import DataOptions, FetchOptions, ReproduceOptions, RunOptions, parse
 from perdure.grid import PAPER
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
 ROOT = Path(__file__).parents[1]
-PAGES = sorted({ROOT / "README.md", *ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
+PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
 
 PLACEHOLDERS = {"STREAM": "s-mnist", "METHOD": "clser", "BUFFER": "500", "N": "5", "DIR": "data"}
 
 
 class Block(NamedTuple):
-    """A fenced block: its language, the number of its first line, and what it holds."""
+    """A fenced code block and the line number of its first line."""
 
     language: str
     line: int
@@ -30,7 +39,7 @@ class Block(NamedTuple):
 
 
 def blocks(page: str) -> Iterator[Block]:
-    """The fenced blocks of a page; one that is marked `text` is not meant to be run."""
+    """Yield the fenced blocks of a page; those marked `text` are not meant to run."""
     fence = r"^(?P<indent> *)```(?P<language>\w*)[^\n]*\n(?P<text>.*?)^(?P=indent)```$"
     for found in re.finditer(fence, page, re.MULTILINE | re.DOTALL):
         line = page[: found.start("text")].count("\n") + 1
@@ -38,48 +47,49 @@ def blocks(page: str) -> Iterator[Block]:
 
 
 def commands(page: str) -> Iterator[tuple[int, list[str]]]:
-    """The commands in shell blocks with their line numbers; comments and prompts left out."""
+    """Yield line number and words of each command in shell blocks, without comments or prompts."""
     for block in blocks(page):
         if block.language not in ("sh", "bash", "shell", "console"):
             continue
-        whole = block.text.replace("\\\n", "  ")  # a continued line
-        for number, line in enumerate(whole.splitlines()):
+        joined = block.text.replace("\\\n", "  ")  # continued lines
+        for number, line in enumerate(joined.splitlines()):
             words = shlex.split(line.strip().removeprefix("$ "), comments=True)
             while words and re.fullmatch(r"[A-Z_]+=.*", words[0]):  # NAME=value before it
                 words.pop(0)
             if words:
-                yield block.line + number, [_filled_in(word) for word in words]
+                yield block.line + number, [_fill_in(word) for word in words]
 
 
-def _filled_in(word: str) -> str:
-    """A word with placeholders such as DIR replaced by something that could stand there."""
+def _fill_in(word: str) -> str:
+    """Replace placeholders such as DIR by a possible value."""
     return re.sub(r"\b[A-Z]+\b", lambda found: PLACEHOLDERS.get(found[0], found[0]), word)
 
 
 def links(page: str) -> Iterator[str]:
-    """Where the links of a page lead, code left out."""
+    """Yield the targets of a page's links, ignoring code."""
     prose = re.sub(r"```.*?^ *```$", "", page, flags=re.MULTILINE | re.DOTALL)
     prose = re.sub(r"`[^`\n]*`", "code", prose)
     yield from re.findall(r"\]\(([^)\s]+)\)", prose)
 
 
 def anchors(page: str) -> set[str]:
-    """The names under which the headings of a page can be linked, as GitHub makes them."""
+    """Return the anchors of a page's headings, as GitHub and MkDocs create them."""
     prose = re.sub(r"```.*?^ *```$", "", page, flags=re.MULTILINE | re.DOTALL)
     titles = re.findall(r"^#+ +(.+?) *$", prose, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    made = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+    return made | set(re.findall(r"^::: (\S+)$", prose, re.MULTILINE))  # API entries
 
 
 def page_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def test_pages_are_taken_apart() -> None:
+def test_pages_are_parsed() -> None:
     page = (
         "# A *page*, `it` is\n\n[one](a.md#b) and [`two`](c/d.md), not `[three](e.md)`\n\n"
         "```python\nx = 1\n\nassert x\n```\n\n```text\n[four](f.md)\n```\n\n"
-        "```sh\n# only a remark\nperdure run STREAM \\\n  --seeds 0:N  # why\n"
-        "CI=true make test\n```\n"
+        "```sh\n# a comment\nperdure run STREAM \\\n  --seeds 0:N  # why\n"
+        "CI=true make test\n```\n\n::: perdure.CLSER\n"
     )
     assert [(block.language, block.line) for block in blocks(page)] == [
         ("python", 6),
@@ -92,17 +102,18 @@ def test_pages_are_taken_apart() -> None:
         ["make", "test"],
     ]
     assert list(links(page)) == ["a.md#b", "c/d.md"]
-    assert anchors(page) == {"a-page-it-is"}
+    assert anchors(page) == {"a-page-it-is", "perdure.CLSER"}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Python blocks of a page run in order and share their names."""
     monkeypatch.chdir(tmp_path)
-    names = {"__name__": "__main__"}  # the blocks of a page build on each other
+    names: dict[str, Any] = {"__name__": "__main__"}  # the blocks of a page share names
     for block in blocks(page.read_text()):
         if block.language != "python":
             continue
-        # Empty lines above it, so that a traceback names the line of the page.
+        # Empty lines before it make a traceback show the line of the page.
         code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
@@ -116,7 +127,7 @@ def test_commands_parse(page: Path) -> None:
         where = f"{page_name(page)}, line {line}: {program} {' '.join(words)}"
         if program == "make":
             assert set(words) <= targets, where
-        if program != "perdure":
+        if program != "perdure" or words == ["--version"]:
             continue
         try:
             options = parse(words)
@@ -135,7 +146,7 @@ def test_commands_parse(page: Path) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_to_files_and_headings(page: Path) -> None:
     for link in links(page.read_text()):
-        if re.match(r"[a-z]+:", link):  # of the web
+        if re.match(r"[a-z]+:", link):  # on the web
             continue
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
@@ -146,4 +157,52 @@ def test_links_lead_to_files_and_headings(page: Path) -> None:
 
 def test_every_method_has_a_page() -> None:
     pages = {page.stem for page in (ROOT / "docs/methods").glob("*.md")}
-    assert pages - {"joint"} == set(catalog.METHODS) - {"joint"}
+    assert pages - {"joint", "index"} == set(catalog.METHODS) - {"joint"}
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    reference = "\n".join(page.read_text() for page in (ROOT / "docs/reference").glob("*.md"))
+    shown = set(re.findall(r"^::: perdure\.(\w+)$", reference, re.MULTILINE))
+    assert shown == set(perdure.__all__)
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The site as `make docs` builds it."""
+    folder = tmp_path_factory.mktemp("site")
+    ended = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(folder)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr
+    return folder
+
+
+def test_the_site_has_its_pages_and_an_index_for_language_models(site: Path) -> None:
+    assert (site / "index.html").is_file()
+    assert (site / "example-report/report.html").is_file()
+    for link in links((site / "llms.txt").read_text()):
+        assert (site / link).is_file(), link
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_pages_fit_the_screen_and_load_nothing_from_other_hosts(
+    site: Path, open_page: Callable[..., Page], width: int
+) -> None:
+    class Handler(SimpleHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            """Keep the output of the tests clean."""
+
+    handler = functools.partial(Handler, directory=str(site))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        try:
+            for path in ("", "results/", "reference/learners/"):
+                page = open_page(f"http://127.0.0.1:{server.server_port}/{path}", width=width)
+                assert page.evaluate("document.documentElement.scrollWidth") <= width
+                assert page.locator("h1").count() == 1
+        finally:
+            server.shutdown()

@@ -10,13 +10,14 @@ from perdure.catalog import METHODS
 from perdure.training.plan import plan
 from perdure.training.seeds import make_runs
 
-QUICK = ("er", "der", "derpp", "fdr", "agem", "gss", "icarl", "mean-er", "clser")
+QUICK = ("der", "derpp", "fdr", "agem", "gss", "icarl", "mean-er")
+ELSEWHERE = ("er", "clser", "sgd", "joint")  # the first three in test_results_on_digits.py
 SLOW = ("gem", "mer")
 
 
 def accuracy(method: str, out: Path) -> float:
     """Return the final accuracy (percent) of one run on s-mnist with a buffer of 200."""
-    settings = plan("s-mnist", method, 200, dataset="mnist5k")
+    settings = plan("s-mnist", method, 200, dataset="mnist5k", given={"epochs": 5})
     outcome = make_runs(settings, [0], out, tell=lambda *_: None)
     result = outcome.done[0].read("result.json")
     return float(next(iter(result["predictors"].values()))["class_il"]["mean"])
@@ -34,5 +35,5 @@ def test_method_is_ten_points_better_than_sgd(method: str, sgd: float, tmp_path:
     assert accuracy(method, tmp_path) >= sgd + 10
 
 
-def test_all_methods_are_tested() -> None:
-    assert {*QUICK, *SLOW, "sgd", "joint"} == set(METHODS)
+def test_no_method_is_left_out() -> None:
+    assert {*QUICK, *SLOW, *ELSEWHERE} == set(METHODS)

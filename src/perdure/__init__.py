@@ -1,7 +1,8 @@
-"""Learn from streams that change, and keep what was learned.
+"""Continual learning in PyTorch.
 
-The public names are re-exported here one by one; everything else may change. They are imported when
-the first is asked for: torch takes seconds, and by then the command listens to Ctrl-C.
+The names in `__all__` are the public API; everything else may change. They are imported on first
+use, because importing torch takes seconds: `perdure --version` answers at once, and the command
+handles Ctrl-C before torch is loaded.
 """
 
 from importlib import import_module
@@ -55,18 +56,18 @@ __all__ = [
     "load_run",
 ]
 
-_HOMES = ("learners", "records", "streams", "training", "experiment")
-"""Where the names above live."""
-_PARTS = (*_HOMES, "data", "memory", "networks", "testing")
+_SOURCES = ("learners", "records", "streams", "training", "experiment")
+"""Modules that define the names in `__all__`."""
+_SUBMODULES = (*_SOURCES, "data", "memory", "networks", "testing")
 
-if not TYPE_CHECKING:  # or every misspelt name would pass a type checker
+if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute otherwise
 
     def __getattr__(name: str) -> Any:
-        if name in _PARTS:
+        if name in _SUBMODULES:
             return import_module(f"perdure.{name}")
         if name in __all__:
-            for part in _HOMES:
-                module = import_module(f"perdure.{part}")
+            for source in _SOURCES:
+                module = import_module(f"perdure.{source}")
                 if hasattr(module, name):
                     return getattr(module, name)
         raise AttributeError(f"module 'perdure' has no attribute {name!r}")

@@ -1,26 +1,32 @@
-"""`perdure`, and `python -m perdure`."""
+"""Entry point of `perdure` and `python -m perdure`."""
 
 import os
 import signal
 import sys
 from types import FrameType
 
+from perdure import __version__
+
 
 def main() -> int:
-    """Run the command; Ctrl-C while its libraries are loaded, for seconds, ends it quietly."""
-    hears = signal.getsignal(signal.SIGINT) is signal.default_int_handler  # not in the background
-    if hears:
-        signal.signal(signal.SIGINT, _leave)
+    """Run the command. Ctrl-C while torch is loading ends the process without a traceback."""
+    if sys.argv[1:] == ["--version"]:
+        print(f"perdure {__version__}")
+        return 0
+    # A shell starts background processes with SIGINT ignored; leave that as it is.
+    handles_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if handles_ctrl_c:
+        signal.signal(signal.SIGINT, _exit)
     import perdure.cli
-    import perdure.training.launch  # and with it torch
+    import perdure.training.launch  # imports torch
 
-    if hears:
+    if handles_ctrl_c:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return perdure.cli.main()
 
 
-def _leave(signum: int, frame: FrameType | None) -> None:
-    # An exception could be swallowed by what is being imported, or come out as another one.
+def _exit(signum: int, frame: FrameType | None) -> None:
+    # Raising KeyboardInterrupt is not enough: the module being imported could catch or replace it.
     os._exit(128 + signum)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from .small import Small, cifar, tiny_imagenet
 BATCH = 4
 
 
+@cache
 def files_for(dataset: str) -> Small:
     if dataset == "tiny-imagenet":
         return tiny_imagenet(200)

@@ -12,12 +12,12 @@ from perdure.experiment.resolve import resolve
 from perdure.experiment.run import PlannedRun, make_jobs
 
 METHODS = ("clser", "er", "sgd")  # the longest first, so that two workers end together
-SEEDS = (0, 1, 2)
+SEEDS = (0, 1)
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """The summary over three seeds of each method on s-mnist, with published settings."""
+    """The summary over the seeds of each method on s-mnist, with published settings."""
     out = tmp_path_factory.mktemp("runs")
     configs = [resolve("s-mnist", method, dataset="mnist5k") for method in METHODS]
     jobs = make_jobs([PlannedRun(c, s) for c in configs for s in SEEDS], out, resume=False)

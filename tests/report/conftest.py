@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,6 @@ from perdure.report.page import page
 from perdure.results import collect
 
 from . import made
-from .browser import PROGRAMS, Tab, browser, program
 
 
 @pytest.fixture(scope="session")
@@ -36,13 +34,3 @@ def page_file(html: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("page") / "report.html"
     file.write_text(html, encoding="utf-8")
     return file
-
-
-@pytest.fixture(scope="session")
-def chromium() -> Iterator[Tab]:
-    """A browser. Without one the test is skipped, which is a failure in CI."""
-    path = program()
-    if path is None:
-        pytest.skip(f"no Chromium: none of {', '.join(PROGRAMS)} is installed")
-    with browser(path) as tab:
-        yield tab

@@ -1,150 +1,125 @@
-"""The page in a real browser: what a reader sees and does."""
+"""The HTML report in a real browser."""
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from playwright.sync_api import Page
 
 from perdure.report.content import Report
 
-from .browser import Tab
-
-TAB, ENTER, SPACE = ("Tab", 9, ""), ("Enter", 13, "\r"), (" ", 32, " ")
-WIDTHS = (1280, 390)
+EXAMPLE = Path(__file__).parents[2] / "docs/example-report/report.html"
 RESULTS = "#results-s-mnist"
+SIZES_JS = """elements => elements.map(element => {
+    const { left, right, width, height } = element.getBoundingClientRect();
+    const options = { visibilityProperty: true, opacityProperty: true };
+    return { left, right, width, height, shown: element.checkVisibility(options) };
+})"""
 
 
-def column(tab: Tab, number: int) -> list[str]:
-    """What stands in a column of the results, from top to bottom."""
-    rows = f"[...document.querySelectorAll('{RESULTS} tbody tr')]"
-    found: list[str] = tab.run(f"{rows}.map(row => row.cells[{number}].textContent.trim())")
-    return found
+@pytest.fixture
+def page(page_file: Path, open_page: Callable[..., Page]) -> Page:
+    return open_page(page_file.as_uri())
 
 
-def head(tab: Tab, name: str) -> int:
-    """The number of a column of the results, by its name."""
-    names = tab.run(f"[...document.querySelectorAll('{RESULTS} th')].map(h => h.textContent)")
-    place: int = names.index(name)
-    return place
+def column(page: Page, number: int) -> list[str]:
+    """Texts of a column of the results table, top to bottom."""
+    cells = page.locator(f"{RESULTS} tbody tr > :nth-child({number + 1})")
+    return [text.strip() for text in cells.all_text_contents()]
 
 
-def visible(tab: Tab, what: str) -> list[dict[str, Any]]:
-    """Where elements are, and how large."""
-    script = f"""[...document.querySelectorAll({json.dumps(what)})].map(e => {{
-        const box = e.getBoundingClientRect();
-        const shown = e.checkVisibility({{ visibilityProperty: true, opacityProperty: true }});
-        return {{ left: box.left, right: box.right, width: box.width, height: box.height, shown }};
-    }})"""
-    found: list[dict[str, Any]] = tab.run(script)
-    return found
+def column_number(page: Page, name: str) -> int:
+    return page.locator(f"{RESULTS} th").all_text_contents().index(name)
 
 
-@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-def test_it_opens_from_disk_in_silence_with_every_figure_to_be_seen(
-    chromium: Tab, page_file: Path, report: Report, width: int, dark: bool
+def test_every_figure_is_visible_and_nothing_is_loaded(
+    page_file: Path, open_page: Callable[..., Page], report: Report, width: int, dark: bool
 ) -> None:
-    chromium.open(page_file, width=width, dark=dark)
-    figures = visible(chromium, "figure")
-    drawings = visible(chromium, "figure svg")
+    # open_page fails the test on console messages, script errors and requests to other hosts.
+    page = open_page(page_file.as_uri(), width=width, dark=dark)
+    figures = page.locator("figure").evaluate_all(SIZES_JS)
+    drawings = page.locator("figure svg").evaluate_all(SIZES_JS)
     assert len(figures) == len(report.figures())
     assert len(drawings) == sum(len(figure.charts) for figure in report.figures())
     assert all(one["shown"] and one["width"] > 100 and one["height"] > 60 for one in drawings)
-    # Nothing wide pushes the page to the side: what does not fit scrolls in a box of its own.
-    assert chromium.run("document.documentElement.scrollWidth") <= width
+    # Wide content scrolls in its own box instead of widening the page.
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert all(one["left"] >= 0 and one["right"] <= width for one in figures)
-    assert chromium.complaints() == []
-    assert chromium.requests() == [page_file.absolute().as_uri()]
 
 
-def test_the_example_in_the_documents_opens_too(chromium: Tab) -> None:
-    example = Path(__file__).parents[2] / "docs/example-report/report.html"
-    chromium.open(example)
-    assert chromium.complaints() == []
-    drawings = visible(chromium, "figure svg")
+def test_the_example_report_in_the_docs_opens(open_page: Callable[..., Page]) -> None:
+    drawings = open_page(EXAMPLE.as_uri()).locator("figure svg").evaluate_all(SIZES_JS)
     assert len(drawings) > 50
     assert all(one["shown"] for one in drawings)
 
 
-def test_wide_tables_scroll_on_a_phone(chromium: Tab, page_file: Path) -> None:
-    chromium.open(page_file, width=390)
-    script = f"(() => {{ const box = document.querySelector('{RESULTS} .scroll');"
-    script += " box.scrollLeft = 1000; return [box.scrollWidth > box.clientWidth, box.scrollLeft]"
-    wide, moved = chromium.run(script + "; })()")
-    assert wide
-    assert moved > 0
+def test_wide_tables_scroll_on_a_phone(page_file: Path, open_page: Callable[..., Page]) -> None:
+    page = open_page(page_file.as_uri(), width=390)
+    box = page.locator(f"{RESULTS} .scroll").first
+    assert box.evaluate("box => box.scrollWidth > box.clientWidth")
+    assert box.evaluate("box => { box.scrollLeft = 1000; return box.scrollLeft; }") > 0
 
 
-def test_a_click_sorts_by_numbers_and_another_turns_it_round(
-    chromium: Tab, page_file: Path
-) -> None:
-    chromium.open(page_file)
-    place = head(chromium, "accuracy")
-    before = column(chromium, place)
-    box = f"document.querySelectorAll('{RESULTS} th button')[{place}]"
-    where = f"""(() => {{ {box}.scrollIntoView({{ block: "center", behavior: "instant" }});
-        const r = {box}.getBoundingClientRect(); return [r.x + r.width / 2, r.y + r.height / 2];
-    }})()"""
-    x, y = chromium.run(where)
-    chromium.click(x, y)
-    ascending = column(chromium, place)
+def test_clicking_a_heading_sorts_by_number_then_reverses(page: Page) -> None:
+    number = column_number(page, "accuracy")
+    before = column(page, number)
+    button = page.locator(f"{RESULTS} th button").nth(number)
+    button.click()
+    ascending = column(page, number)
     assert ascending == sorted(before, key=lambda text: float(text.split()[0]))
     assert ascending != before
-    chromium.click(x, y)
-    assert column(chromium, place) == ascending[::-1]
-    assert chromium.run(f"{box}.parentElement.getAttribute('aria-sort')") == "descending"
-    assert chromium.complaints() == []
+    button.click()
+    assert column(page, number) == ascending[::-1]
+    assert page.locator(f"{RESULTS} th").nth(number).get_attribute("aria-sort") == "descending"
 
 
-@pytest.mark.parametrize("key", [ENTER, SPACE], ids=["enter", "space"])
-def test_the_keyboard_sorts_too(chromium: Tab, page_file: Path, key: tuple[str, int, str]) -> None:
-    chromium.open(page_file)
-    chromium.run(f"document.querySelector('{RESULTS} .scroll').focus()")
-    chromium.press(*TAB)  # to the first head
-    assert chromium.run("document.activeElement.textContent") == "method"
-    chromium.press(*key)
-    assert column(chromium, 0) == sorted(column(chromium, 0))
-    assert column(chromium, 0)[0] == "CLS-ER"
-    chromium.press(*key)
-    assert column(chromium, 0)[0] == "SGD"
+@pytest.mark.parametrize("key", ["Enter", "Space"])
+def test_the_keyboard_sorts_too(page: Page, key: str) -> None:
+    page.locator(f"{RESULTS} .scroll").first.focus()
+    page.keyboard.press("Tab")  # to the first heading
+    assert page.evaluate("document.activeElement.textContent") == "method"
+    page.keyboard.press(key)
+    assert column(page, 0) == sorted(column(page, 0))
+    assert column(page, 0)[0] == "CLS-ER"
+    page.keyboard.press(key)
+    assert column(page, 0)[0] == "SGD"
 
 
-def test_rows_without_a_number_stay_at_the_end_of_numbers(chromium: Tab, page_file: Path) -> None:
-    chromium.open(page_file)
-    place = head(chromium, "buffer")
-    chromium.run(f"document.querySelectorAll('{RESULTS} th button')[{place}].click()")
-    assert column(chromium, place) == ["–", "500", "500", "500", "500"]
+def test_rows_without_a_number_are_sorted_to_one_end(page: Page) -> None:
+    number = column_number(page, "buffer")
+    page.locator(f"{RESULTS} th button").nth(number).click()
+    assert column(page, number) == ["–", "500", "500", "500", "500"]
 
 
-def test_a_link_opens_the_setting_with_its_command(chromium: Tab, page_file: Path) -> None:
-    chromium.open(page_file)
-    assert chromium.run("document.querySelectorAll('details.setting[open]').length") == 0
-    chromium.run(f"document.querySelector('{RESULTS} tbody a').click()")
-    opened = "document.querySelector('details.setting[open] pre').textContent"
-    chromium.run("new Promise(done => setTimeout(done, 100))")
-    assert chromium.run(opened).startswith("perdure run s-mnist --method clser")
+def test_a_link_opens_the_setting_with_its_command(page: Page) -> None:
+    assert page.locator("details.setting[open]").count() == 0
+    page.locator(f"{RESULTS} tbody a").first.click()
+    command = page.locator("details.setting[open] pre").first.text_content(timeout=10_000)
+    assert (command or "").startswith("perdure run s-mnist --method clser")
 
 
-def test_dark_is_dark_and_drawings_follow(chromium: Tab, page_file: Path) -> None:
+def test_dark_mode_changes_page_and_drawings(
+    page_file: Path, open_page: Callable[..., Page]
+) -> None:
     colours = {}
     for dark in (False, True):
-        chromium.open(page_file, dark=dark)
+        page = open_page(page_file.as_uri(), dark=dark)
         colours[dark] = [
-            chromium.run(f"getComputedStyle(document.querySelector('{what}')).{key}")
+            page.locator(what).first.evaluate(f"element => getComputedStyle(element).{key}")
             for what, key in (("body", "backgroundColor"), ("figure svg text", "fill"))
         ]
     assert colours[False] == ["rgb(255, 255, 255)", "rgb(91, 101, 112)"]
     assert colours[True] == ["rgb(18, 22, 27)", "rgb(163, 173, 184)"]
 
 
-def test_on_paper_it_is_light_and_whole(chromium: Tab, page_file: Path) -> None:
-    chromium.open(page_file, dark=True)
-    paper = chromium.pdf()
-    assert paper.startswith(b"%PDF")
-    chromium.call("Emulation.setEmulatedMedia", media="print")
-    background = chromium.run("getComputedStyle(document.body).getPropertyValue('--page')")
-    assert background.strip() == "#ffffff"
-    assert chromium.run("getComputedStyle(document.body).getPropertyValue('--ink')") == "#1c2127"
+def test_print_is_light_even_in_dark_mode(page_file: Path, open_page: Callable[..., Page]) -> None:
+    page = open_page(page_file.as_uri(), dark=True)
+    assert page.pdf().startswith(b"%PDF")
+    page.emulate_media(media="print")
+    style = "getComputedStyle(document.body).getPropertyValue"
+    assert page.evaluate(f"{style}('--page')").strip() == "#ffffff"
+    assert page.evaluate(f"{style}('--ink')").strip() == "#1c2127"
