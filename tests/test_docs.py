@@ -18,8 +18,11 @@ import torch
 
 import perdure
 from perdure import catalog
-from perdure.cli import DataOptions, FetchOptions, ReproduceOptions, RunOptions, parse
-from perdure.grid import PAPER
+from perdure.cli import parse
+from perdure.cli.data import DataOptions, FetchOptions
+from perdure.cli.reproduce import ReproduceOptions
+from perdure.cli.run import RunOptions
+from perdure.experiment.grid import PAPER
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page

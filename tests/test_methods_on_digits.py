@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from perdure.catalog import METHODS
-from perdure.training.plan import plan
-from perdure.training.seeds import make_runs
+from perdure.catalog import METHODS, takes_buffer
+from perdure.experiment.pool import run_tasks
+from perdure.experiment.resolve import resolve
+from perdure.experiment.run import PlannedRun, make_jobs
+from perdure.results import RunFolder, read_run
+from perdure.results.table import group
 
 QUICK = ("der", "derpp", "fdr", "agem", "gss", "icarl", "mean-er")
 ELSEWHERE = ("er", "clser", "sgd", "joint")  # the first three in test_results_on_digits.py
@@ -17,10 +20,12 @@ SLOW = ("gem", "mer")
 
 def accuracy(method: str, out: Path) -> float:
     """Return the final accuracy (percent) of one run on s-mnist with a buffer of 200."""
-    settings = plan("s-mnist", method, 200, dataset="mnist5k", given={"epochs": 5})
-    outcome = make_runs(settings, [0], out, tell=lambda *_: None)
-    result = outcome.done[0].read("result.json")
-    return float(next(iter(result["predictors"].values()))["class_il"]["mean"])
+    buffer_size = 200 if takes_buffer(method) else None
+    config = resolve("s-mnist", method, buffer_size, dataset="mnist5k", given={"epochs": 5})
+    run_tasks(make_jobs([PlannedRun(config, 0)], out, resume=False), lambda event: None)
+    spread = group([read_run(RunFolder.locate(out, config, 0).path)]).settings[0].spread()
+    assert spread is not None
+    return spread.mean
 
 
 @pytest.fixture(scope="module")

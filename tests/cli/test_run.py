@@ -23,6 +23,7 @@ import pytest
 import perdure
 from perdure import catalog, data
 from perdure.cli import options, parse
+from perdure.cli.command import VERBS
 from perdure.cli.run import RunOptions
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.resolve import resolve
@@ -43,8 +44,8 @@ def _here(here: Path) -> None:
 
 
 @pytest.mark.parametrize("verb", ["", *VERBS, "data fetch", "data verify"])
-def test_every_verb_has_help(verb: str, capfd: pytest.CaptureFixture[str]) -> None:
-    ended = call(capfd, *verb.split(), "--help")
+def test_every_verb_has_help(verb: str, call: Call) -> None:
+    ended = call(*verb.split(), "--help")
     assert (ended.status, ended.err) == (0, "")
     text = " ".join(re.sub("[│╭╮╰╯─]", " ", ended.out).split())
     assert f"perdure {verb}".strip() in text
@@ -90,9 +91,7 @@ def test_the_json_line_has_exactly_its_schema(call: Call) -> None:
     assert all(50 < mean <= 100 for found in means.values() for mean in found.values())
 
 
-def test_over_seeds_there_is_a_mean_and_a_sample_standard_deviation(
-    call: Call, here: Path
-) -> None:
+def test_over_seeds_there_is_a_mean_and_a_sample_standard_deviation(call: Call, here: Path) -> None:
     flags = ["--max-steps", "2", "--dataset", "mnist5k", "--seeds", "3,1", "--workers", "1"]
     ended = call("run", "--method", "er", *flags, "--json", "--quiet")
     line = json.loads(ended.out)
@@ -258,9 +257,7 @@ def test_a_run_that_diverges_is_one_sentence_and_status_1(
     assert "1e+30" in line
 
 
-def test_seeds_that_did_not_fail_are_summarised(
-    call: Call, here: Path
-) -> None:
+def test_seeds_that_did_not_fail_are_summarised(call: Call, here: Path) -> None:
     (here / "half.py").write_text(
         "from perdure import SGD\n"
         "class Half(SGD):\n"
@@ -400,9 +397,7 @@ def test_fetch_prints_where_the_dataset_is(
     assert asked == [("cifar10", tmp_path, False)]
 
 
-def test_a_download_that_fails_is_one_sentence(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_fails_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(name: str, root: Path | None, *, progress: bool) -> Path:
         raise data.DataError("the server cannot be reached; try again later")
 

@@ -10,7 +10,9 @@ from perdure.experiment.plan import Speeds, _shipped_speeds
 from perdure.experiment.resolve import resolve
 
 
-def setting(method: str = "er", buffer_size: int | None = 500, stream: str = "s-mnist") -> RunConfig:
+def setting(
+    method: str = "er", buffer_size: int | None = 500, stream: str = "s-mnist"
+) -> RunConfig:
     return resolve(stream, method, buffer_size, dataset="mnist5k")
 
 

@@ -28,8 +28,8 @@ BAD_INPUT = 2
 
 
 def _data(options: DataOptions) -> int:
-    what = options.what
-    return fetch(what) if isinstance(what, FetchOptions) else verify(what)
+    action = options.action
+    return fetch(action) if isinstance(action, FetchOptions) else verify(action)
 
 
 VERBS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {

@@ -112,7 +112,7 @@ def run(options: RunOptions) -> int:
     from perdure.experiment.build import build_run, read_dataset
     from perdure.experiment.plan import Plan, plan_setting
     from perdure.experiment.progress import print_status
-    from perdure.streams.batches import not_resumable
+    from perdure.streams.from_batches import not_resumable
     from perdure.training.distributed import from_rank_0
     from perdure.training.launch import is_main_process, setup_ranks
 

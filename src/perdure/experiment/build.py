@@ -156,8 +156,7 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
     if config.buffer_size is not None:
         arguments["buffer_size"] = config.buffer_size
     if "update" in accepted:
-        # TODO(merge): pass config.update once learners use these names.
-        arguments["update"] = {"random": "coin", "regular": "every"}[config.update]
+        arguments["update"] = config.update
     if "tasks" in accepted:
         arguments["tasks"] = inputs.tasks
     return learner(
@@ -228,9 +227,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(f"{run.path} does not contain {LEARNER_FILE}: its networks were not kept")
     run.check(LEARNER_FILE)
     entry = catalog.STREAMS.get(config.stream) or load_user_stream(config.stream)
-    inputs = _Inputs(
-        tuple(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment
-    )
+    inputs = _Inputs(tuple(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment)
     try:
         learner = build_learner(replace(config, device=device), inputs, facts.seed)
     except TypeError as error:

@@ -12,9 +12,7 @@ from typing import Any
 
 from perdure import catalog
 from perdure.config import RunConfig, parse_seeds
-from perdure.data import DATASETS, locate
-from perdure.data.search import absent
-from perdure.data.search import resolve as resolve_dataset
+from perdure.data import DATASETS, explain_missing, locate
 from perdure.experiment.build import build_run, build_stream, read_dataset
 from perdure.experiment.plan import Plan, plan_setting
 from perdure.experiment.resolve import DEFAULT_BUFFER_SIZE, check_method, resolve
@@ -345,7 +343,7 @@ def _missing_data(stream: str, dataset: str | None, root: Path | None) -> str | 
     if locate(name, root) is not None:
         return None
     others = [other for other in entry.datasets if other != name and locate(other) is not None]
-    return absent(resolve_dataset(name), root) + "".join(f"; or use --dataset {o}" for o in others)
+    return explain_missing(name, root) + "".join(f"; or use --dataset {o}" for o in others)
 
 
 def _steps(cell: Cell, config: RunConfig, seed: int) -> int | None:

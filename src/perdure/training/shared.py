@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch.distributed as dist
 
@@ -14,6 +14,8 @@ from perdure.state import to_host
 from perdure.training.checkpoint import Checkpointer
 from perdure.training.distributed import from_all, from_rank_0
 from perdure.training.loop import Run, TrainingError
+
+T = TypeVar("T")
 
 
 class SharedFolder(RunFolder):
@@ -38,9 +40,9 @@ class SharedFolder(RunFolder):
         """Raise a DamagedError if a file of the completed run was altered."""
         from_rank_0(lambda: RunFolder(self.path).check(name))
 
-    def read(self, name: str) -> dict[str, Any]:
-        """Return the content of a JSON file. Raise a ValueError if it is missing or damaged."""
-        return from_rank_0(lambda: RunFolder(self.path).read(name))
+    def read(self, name: str, kind: type[T]) -> T:
+        """Read a JSON file into a typed record, as rank 0 sees it."""
+        return from_rank_0(lambda: RunFolder(self.path).read(name, kind))
 
     def begin(self, config: Mapping[str, Any]) -> None:
         """Create the folder. Raise a TrainingError if the ranks' configurations differ."""
