@@ -22,7 +22,7 @@ from perdure.cli import parse
 from perdure.cli.data import DataOptions, FetchOptions
 from perdure.cli.reproduce import ReproduceOptions
 from perdure.cli.run import RunOptions
-from perdure.experiment.grid import PAPER
+from perdure.experiment.grid import PAPER_TABLES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -141,7 +141,7 @@ def test_commands_parse(page: Path) -> None:
                 assert stream in catalog.STREAMS or ":" in stream, where
                 assert method in catalog.METHODS or ":" in method, where
             case ReproduceOptions(table=table, grid=grid):
-                assert table in PAPER if grid is None else table is None, where
+                assert table in PAPER_TABLES if grid is None else table is None, where
             case DataOptions(FetchOptions(name=name)):
                 assert name, where
 
