@@ -32,7 +32,7 @@ due (1: it became due just then), and how many that is now."""
 
 def watch(log: Path) -> None:
     """Note every step, in memory that outlives the process, and every checkpoint taken."""
-    from perdure.training.checkpoint import Checkpoints
+    from perdure.training.checkpoint import Checkpointer
     from perdure.training.engine import Eager
 
     log.mkdir(parents=True, exist_ok=True)
@@ -40,28 +40,28 @@ def watch(log: Path) -> None:
         file.write(STEPS.pack(-1, -1, time.monotonic(), 0, 0))
         file.flush()
         memory = mmap.mmap(file.fileno(), STEPS.size)
-    keepers: list[Checkpoints] = []
-    step, keep, begin = Eager.step, Checkpoints.keep, Checkpoints.__init__
+    keepers: list[Checkpointer] = []
+    step, keep, begin = Eager.step, Checkpointer.on_checkpoint, Checkpointer.__init__
 
-    def noted_begin(self: Checkpoints, *args: Any) -> None:
+    def noted_begin(self: Checkpointer, *args: Any) -> None:
         begin(self, *args)
         keepers.append(self)
 
     def noted_step(self: Eager, learner: Any, batch: Any) -> None:
         first, _, _, most, overdue = STEPS.unpack_from(memory)
         first = int(learner.steps) if first < 0 else first
-        overdue = overdue + 1 if keepers[-1].due() else 0
+        overdue = overdue + 1 if keepers[-1].checkpoint_due() else 0
         step(self, learner, batch)
         most = max(most, overdue)
         STEPS.pack_into(memory, 0, first, int(learner.steps), time.monotonic(), most, overdue)
 
-    def noted_keep(self: Checkpoints, runs: Any) -> None:
+    def noted_keep(self: Checkpointer, runs: Any) -> None:
         with (log / "taken").open("a") as file:
             file.write(json.dumps([runs[0].step, time.monotonic()]) + "\n")
         keep(self, runs)
 
-    patches: Any = (Eager, "step", noted_step), (Checkpoints, "keep", noted_keep)
-    for kind, name, function in (*patches, (Checkpoints, "__init__", noted_begin)):
+    patches: Any = (Eager, "step", noted_step), (Checkpointer, "on_checkpoint", noted_keep)
+    for kind, name, function in (*patches, (Checkpointer, "__init__", noted_begin)):
         setattr(kind, name, function)
 
 
@@ -91,15 +91,15 @@ def serve() -> None:
     import torch
 
     from perdure.cli import parse
-    from perdure.training.build import build_run, read_dataset
-    from perdure.training.plan import plan
+    from perdure.experiment.build import build_run, read_dataset
+    from perdure.experiment.resolve import resolve
 
     torch.set_num_threads(1)
-    for module in ("perdure.display", "perdure.training.seeds", "rich.console", "quadprog"):
+    for module in ("perdure.experiment.progress", "perdure.results.terminal", "quadprog"):
         importlib.import_module(module)
     parse(["run"])
-    settings = plan("s-mnist", "gem", dataset="mnist5k")
-    build_run(settings, read_dataset(settings), 0)  # torch loads half of itself only now
+    config = resolve("s-mnist", "gem", dataset="mnist5k")
+    build_run(config, read_dataset(config), 0)  # torch loads half of itself only now
     for line in sys.stdin:
         order = json.loads(line)
         if isinstance(order, int):
