@@ -17,13 +17,13 @@ import pytest
 
 from perdure.cli import parse
 from perdure.cli.reproduce import ReproduceOptions, _grid
-from perdure.experiment.resolve import resolve
 from perdure.experiment.pool import run_tasks
+from perdure.experiment.resolve import resolve
 from perdure.experiment.run import PlannedRun, make_jobs
 
 from .conftest import Call, Write
 
-SMALL = "table1 --dataset mnist5k --streams s-mnist --buffer-sizes 200".split()
+SMALL = ["table1", "--dataset", "mnist5k", "--streams", "s-mnist", "--buffer-sizes", "200"]
 Seen = TypeVar("Seen")
 DECIDED = ("result.json", "learner.safetensors")
 
@@ -85,7 +85,9 @@ def test_a_grid_is_run_shown_and_reused(reproduce: Call, here: Path) -> None:
 
 
 def test_a_dry_run_writes_nothing(reproduce: Call, here: Path) -> None:
-    ended = reproduce(*SMALL, "--methods", "sgd,gss", "--seeds", "0:3", "--workers", "2", "--dry-run")
+    ended = reproduce(
+        *SMALL, "--methods", "sgd,gss", "--seeds", "0:3", "--workers", "2", "--dry-run"
+    )
     assert (ended.status, ended.err) == (0, "")
     rows = [line.split("│")[1:-1] for line in ended.out.splitlines() if line.startswith("│")]
     assert [[cell.strip() for cell in row[:4]] for row in rows] == [
@@ -108,7 +110,9 @@ def test_a_dry_run_for_a_gpu_does_not_need_one(
     assert list(here.iterdir()) == []
 
 
-def test_settings_named_twice_are_run_once_with_the_seeds_of_both(reproduce: Call, here: Path) -> None:
+def test_settings_named_twice_are_run_once_with_the_seeds_of_both(
+    reproduce: Call, here: Path
+) -> None:
     (here / "twice.toml").write_text(
         '[[runs]]\nmethods = "er"\nbuffer_sizes = 500\nseeds = "0:2"\n'
         '[[runs]]\nmethods = "er"\nbuffer_sizes = 500\nlr = 0.1\nseeds = "1:3"\n'  # 0.1 is published
@@ -133,12 +137,12 @@ def test_the_results_file_has_a_line_per_setting_over_all_seeds(
     assert json.loads(fewer.out.splitlines()[-1])["seeds"] == [1]  # what was asked for
 
 
-def test_an_invalid_results_file_is_refused_before_training(
-    reproduce: Call, here: Path
-) -> None:
+def test_an_invalid_results_file_is_refused_before_training(reproduce: Call, here: Path) -> None:
     (here / "out").mkdir()
     (here / "out/table1.jsonl").write_text("not json")
-    ended = reproduce(*SMALL, "--methods", "sgd", "--max-steps", "3", "--seeds", "0", "--out", "out")
+    ended = reproduce(
+        *SMALL, "--methods", "sgd", "--max-steps", "3", "--seeds", "0", "--out", "out"
+    )
     assert ended.status == 2
     assert "table1.jsonl is not a results file" in ended.err
     assert [path.name for path in (here / "out").iterdir()] == ["table1.jsonl"]
@@ -191,7 +195,9 @@ def test_a_grid_may_mix_users_streams_with_those_of_a_dataset(
 
 
 def test_conditions_on_one_name_are_joined() -> None:
-    options = parse("reproduce s3 --where plastic_rate=0.2 --where plastic-rate=0.5".split())
+    options = parse(
+        ["reproduce", "s3", "--where", "plastic_rate=0.2", "--where", "plastic-rate=0.5"]
+    )
     assert isinstance(options, ReproduceOptions)
     assert {cell.given["plastic_rate"] for cell in _grid(options).cells} == {0.2, 0.5}
 

@@ -24,8 +24,8 @@ import perdure
 from perdure import catalog, data
 from perdure.cli import options, parse
 from perdure.cli.run import RunOptions
-from perdure.experiment.resolve import resolve
 from perdure.experiment.pool import run_tasks
+from perdure.experiment.resolve import resolve
 
 from .conftest import Call
 
@@ -62,7 +62,12 @@ def _here(here: Path) -> None:
                 *("--dataset NAME", "mnist5k", "--stream-seed", "per-run", "--validation X"),
                 *("--max-steps N", "--device {auto,cpu,cuda}", "--precision {fp32,bf16}"),
                 *("--engine {eager,captured,compiled}", "--deterministic", "--out DIR"),
-                *("--update {random,regular}", "--tensorboard DIR", "--resume", "--checkpoint-every S"),
+                *(
+                    "--update {random,regular}",
+                    "--tensorboard DIR",
+                    "--resume",
+                    "--checkpoint-every S",
+                ),
                 *("--workers N", "--threads N", "--json", "--quiet", "--again", "CLS-ER"),
             ],
         ),
@@ -104,9 +109,7 @@ def _here(here: Path) -> None:
         ("data verify", ["[NAME ...]", "--data DIR", "--data DIR"]),
     ],
 )
-def test_help_lists_verbs_and_flags(
-    verb: str, words: list[str], call: Call
-) -> None:
+def test_help_lists_verbs_and_flags(verb: str, words: list[str], call: Call) -> None:
     ended = call(*verb.split(), "--help")
     assert (ended.status, ended.err) == (0, "")
     text = " ".join(re.sub("[│╭╮╰╯─]", " ", ended.out).split())
@@ -154,9 +157,7 @@ def test_the_json_line_has_exactly_its_schema(call: Call) -> None:
     assert all(50 < mean <= 100 for found in means.values() for mean in found.values())
 
 
-def test_over_seeds_there_is_a_mean_and_a_sample_standard_deviation(
-    call: Call, here: Path
-) -> None:
+def test_over_seeds_there_is_a_mean_and_a_sample_standard_deviation(call: Call, here: Path) -> None:
     flags = ["--max-steps", "2", "--dataset", "mnist5k", "--seeds", "3,1", "--workers", "1"]
     ended = call("run", "--method", "er", *flags, "--json", "--quiet")
     line = json.loads(ended.out)
@@ -322,9 +323,7 @@ def test_a_run_that_diverges_is_one_sentence_and_status_1(
     assert "1e+30" in line
 
 
-def test_seeds_that_did_not_fail_are_summarised(
-    call: Call, here: Path
-) -> None:
+def test_seeds_that_did_not_fail_are_summarised(call: Call, here: Path) -> None:
     (here / "half.py").write_text(
         "from perdure import SGD\n"
         "class Half(SGD):\n"
@@ -464,9 +463,7 @@ def test_fetch_prints_where_the_dataset_is(
     assert asked == [("cifar10", tmp_path, False)]
 
 
-def test_a_download_that_fails_is_one_sentence(
-    call: Call, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_download_that_fails_is_one_sentence(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def fetch(name: str, root: Path | None, *, progress: bool) -> Path:
         raise data.DataError("the server cannot be reached; try again later")
 

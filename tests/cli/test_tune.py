@@ -13,7 +13,6 @@ from typing import Any
 import optuna
 import pytest
 import torch
-
 from rich.console import Console
 
 from perdure.cli import main, parse

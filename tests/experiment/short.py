@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from perdure.config import RunConfig
-from perdure.experiment.resolve import resolve
 from perdure.experiment.plan import plan_setting
 from perdure.experiment.pool import Event, OnEvent, run_tasks
+from perdure.experiment.resolve import resolve
 from perdure.experiment.run import PlannedRun, make_jobs
 from perdure.results.folder import RunFolder
 

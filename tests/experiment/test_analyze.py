@@ -166,9 +166,7 @@ def stream():
 
 
 @pytest.mark.parametrize("tested", [True, False])
-def test_a_users_stream(
-    tested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_users_stream(tested: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = f"my_{'tested' if tested else 'plain'}_stream"
     (tmp_path / f"{name}.py").write_text(OWN.replace("TESTED", str(tested)))
     monkeypatch.chdir(tmp_path)

@@ -13,8 +13,8 @@ from torch import nn
 from perdure import CLSER, Learner, load_run
 from perdure.catalog import METHODS, find_learner
 from perdure.config import RunConfig
-from perdure.experiment.resolve import resolve
 from perdure.experiment.build import build_run, initialised, read_dataset
+from perdure.experiment.resolve import resolve
 from perdure.memory import SemanticMemory
 from perdure.state import as_bytes
 from perdure.streams import Scale
@@ -138,7 +138,9 @@ NETWORKS = """
         ("missing", "network 'nets:missing': nets has no 'missing'"),
     ],
 )
-def test_networks_that_do_not_fit_the_stream_are_refused(name: str, expected: str, write: Write) -> None:
+def test_networks_that_do_not_fit_the_stream_are_refused(
+    name: str, expected: str, write: Write
+) -> None:
     write("nets", NETWORKS)
     with pytest.raises(ValueError, match=expected):
         build(digits(network=f"nets:{name}"))
@@ -195,9 +197,7 @@ def test_validation_evaluates_on_training_samples() -> None:
         ({"given": {"plastic_decay": 1}}, "plastic.decay is 1"),
     ],
 )
-def test_invalid_values_are_refused(
-    other: dict[str, Any], expected: str
-) -> None:
+def test_invalid_values_are_refused(other: dict[str, Any], expected: str) -> None:
     with pytest.raises(ValueError, match=expected):
         build(digits(**other))
 

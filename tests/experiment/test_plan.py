@@ -6,11 +6,13 @@ import pytest
 
 from perdure import catalog
 from perdure.config import RunConfig
-from perdure.experiment.resolve import resolve
 from perdure.experiment.plan import Speeds, _shipped_speeds
+from perdure.experiment.resolve import resolve
 
 
-def setting(method: str = "er", buffer_size: int | None = 500, stream: str = "s-mnist") -> RunConfig:
+def setting(
+    method: str = "er", buffer_size: int | None = 500, stream: str = "s-mnist"
+) -> RunConfig:
     return resolve(stream, method, buffer_size, dataset="mnist5k")
 
 

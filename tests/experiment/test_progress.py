@@ -12,10 +12,10 @@ from typing import Literal
 import pytest
 
 from perdure.config import RunConfig
-from perdure.experiment.resolve import resolve
 from perdure.experiment.plan import Plan, PlannedSetting, Speeds
 from perdure.experiment.pool import Event, Failure, OnEvent
 from perdure.experiment.progress import GridProgress, run_jobs, shorten
+from perdure.experiment.resolve import resolve
 from perdure.experiment.run import Job, PlannedRun
 from perdure.training.loop import Progress
 

@@ -181,9 +181,7 @@ def test_the_trial_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("lost", [0, 2])
-def test_a_lost_trial_is_replaced_with_the_same_values(
-    lost: int, tmp_path: Path
-) -> None:
+def test_a_lost_trial_is_replaced_with_the_same_values(lost: int, tmp_path: Path) -> None:
     whole = run(search(tmp_path / "whole"), 4)
     one = search(tmp_path)
     study = open_study(one)

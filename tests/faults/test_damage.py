@@ -128,9 +128,7 @@ def check_finished_run(whole: Path, expected: dict[str, str], data: Draw) -> Non
 def test_an_interrupted_run_ends_with_the_same_result_whatever_is_damaged(
     whole: Path, stopped: Path, data: Draw
 ) -> None:
-    check_interrupted_run(
-        stopped, contents(small.folder(small.settings(), whole).path), data
-    )
+    check_interrupted_run(stopped, contents(small.folder(small.settings(), whole).path), data)
 
 
 @examples(max_examples=25)
@@ -143,10 +141,10 @@ def test_damage_to_a_finished_run_is_detected_or_harmless(whole: Path, data: Dra
 @pytest.mark.faults
 @examples(max_examples=500)
 @given(data=st.data())
-def test_five_hundred_interrupted_runs(whole: Path, stopped: Path, count: Count, data: Draw) -> None:
-    check_interrupted_run(
-        stopped, contents(small.folder(small.settings(), whole).path), data
-    )
+def test_five_hundred_interrupted_runs(
+    whole: Path, stopped: Path, count: Count, data: Draw
+) -> None:
+    check_interrupted_run(stopped, contents(small.folder(small.settings(), whole).path), data)
     count("files mutated", 1)
     count("results compared byte for byte", 1)
 

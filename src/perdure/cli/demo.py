@@ -30,7 +30,9 @@ def demo(options: DemoOptions) -> int:
     from perdure.results.terminal import results_table, show
 
     writable(options.out)
-    print_status("s-mnist: ten digits, two at a time; SGD forgets each pair when it learns the next")
+    print_status(
+        "s-mnist: ten digits, two at a time; SGD forgets each pair when it learns the next"
+    )
     settings = [
         plan_setting(
             resolve("s-mnist", method, dataset="mnist5k"), [0], options.out, again=options.again

@@ -15,8 +15,8 @@ def show_list(options: ListOptions) -> int:
     from rich.table import Table
 
     from perdure import catalog, presets
-    from perdure.results.terminal import show
     from perdure.data import DATASETS, locate
+    from perdure.results.terminal import show
 
     methods = Table("method", "", "paper", title="Methods")
     for name, method in catalog.METHODS.items():

@@ -106,7 +106,9 @@ def reproduce(options: ReproduceOptions) -> int:
             _read_summaries(results_file)  # fails now rather than after training
             plan.clear_leftovers()
         if not quiet:
-            notes = dict.fromkeys(note for setting in plan.settings for note in setting.config.notes)
+            notes = dict.fromkeys(
+                note for setting in plan.settings for note in setting.config.notes
+            )
             for sentence in (*plan.skipped, *(f"note: {note}" for note in notes)):
                 print_status(sentence)
         speeds = plan.speeds()

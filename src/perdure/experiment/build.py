@@ -228,9 +228,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(f"{run.path} does not contain {LEARNER_FILE}: its networks were not kept")
     run.check(LEARNER_FILE)
     entry = catalog.STREAMS.get(config.stream) or load_user_stream(config.stream)
-    inputs = _Inputs(
-        tuple(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment
-    )
+    inputs = _Inputs(tuple(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment)
     try:
         learner = build_learner(replace(config, device=device), inputs, facts.seed)
     except TypeError as error:

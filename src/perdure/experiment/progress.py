@@ -256,7 +256,9 @@ class _View(AbstractContextManager["_View"]):
         self.overall: TaskID | None = None
         if progress.total > 1:
             total, done = progress.total, progress.done
-            self.overall = self.bars.add_task(progress.plan.name, total=total, completed=done, note="")
+            self.overall = self.bars.add_task(
+                progress.plan.name, total=total, completed=done, note=""
+            )
         self.running: dict[int, TaskID] = {}
         self.accuracy: dict[int, float | None] = {}
         self.resumed: set[int] = set()
