@@ -115,7 +115,7 @@ def test_settings_named_twice_are_run_once_with_the_seeds_of_both(
 ) -> None:
     (here / "twice.toml").write_text(
         '[[runs]]\nmethods = "er"\nbuffer_sizes = 500\nseeds = "0:2"\n'
-        '[[runs]]\nmethods = "er"\nbuffer_sizes = 500\nlr = 0.1\nseeds = "1:3"\n'  # 0.1 is published
+        '[[runs]]\nmethods = "er"\nbuffer_sizes = 500\nlr = 0.1\nseeds = "1:3"\n'
         '[[runs]]\nmethods = "sgd"\nseeds = 5\n'
     )
     ended = reproduce("--grid", "twice.toml", "--dataset", "mnist5k", "--max-steps", "3")

@@ -328,7 +328,7 @@ def test_the_state_of_another_network_is_refused(finished: Path, tmp_path: Path)
     config = json.loads((other / "config.json").read_text())
     (other / "config.json").write_text(json.dumps({**config, "buffer_size": 400}))
     (other / "manifest.json").unlink()
-    with pytest.raises(ValueError, match="state.*CLSER"):
+    with pytest.raises(ValueError, match=r"state.*CLSER"):
         load_run(other)
 
 

@@ -172,14 +172,16 @@ def test_runs_of_a_failed_group_continue_alone(tmp_path: Path) -> None:
 # -- the view -------------------------------------------------------------------------------
 
 
-def show(state: GridProgress, events: Sequence[Event], **how: bool) -> None:
+def show(
+    state: GridProgress, events: Sequence[Event], *, quiet: bool = False, by_task: bool = False
+) -> None:
     """Show events as they come from a backend."""
 
     def backend(jobs: Sequence[Job], on_event: OnEvent) -> None:
         for event in events:
             on_event(event)
 
-    run_jobs(state, backend, **how)
+    run_jobs(state, backend, quiet=quiet, by_task=by_task)
 
 
 def plain(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What must be the same bytes after an interrupted run as after one that was left alone."""
+"""Files that must be identical whether or not a run was interrupted."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def find_run(out: Path) -> Path:
 
 
 def contents(run: Path) -> dict[str, str]:
-    """Checksums of the files of a finished run that configuration and seed decide, by name."""
+    """Checksums of the files that depend on configuration and seed alone, by name."""
     names = ["result.json", "learner.safetensors", "events.jsonl", "config.json"]
     models = sorted(str(path.relative_to(run)) for path in (run / "models").iterdir())
     return {
@@ -22,6 +22,6 @@ def contents(run: Path) -> dict[str, str]:
 
 
 def left_over(run: Path) -> set[str]:
-    """Files in a finished run's folder that have no place there."""
+    """Files in the folder of a finished run that do not belong there."""
     known = {*contents(run), "timing.json", "manifest.json"}
     return {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()} - known

@@ -15,14 +15,14 @@ _DONE: Counter[str] = Counter()
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """Where runs to be killed come from."""
+    """Starts the runs that are killed."""
     with serving() as server:
         yield server
 
 
 @pytest.fixture(scope="session")
 def count() -> Count:
-    """Add to what is shown at the end."""
+    """Adds to the counts that are printed at the end."""
 
     def add(what: str, number: float) -> None:
         _DONE[what] += number  # type: ignore[assignment]  # seconds are counted too

@@ -91,15 +91,15 @@ def serve() -> None:
     import torch
 
     from perdure.cli import parse
-    from perdure.training.build import build_run, read_dataset
-    from perdure.training.plan import plan
+    from perdure.experiment.build import build_run, read_dataset
+    from perdure.experiment.resolve import resolve
 
     torch.set_num_threads(1)
-    for module in ("perdure.display", "perdure.training.seeds", "rich.console", "quadprog"):
+    for module in ("perdure.experiment.progress", "perdure.results.terminal", "quadprog"):
         importlib.import_module(module)
     parse(["run"])
-    settings = plan("s-mnist", "gem", dataset="mnist5k")
-    build_run(settings, read_dataset(settings), 0)  # triggers torch's lazy imports
+    config = resolve("s-mnist", "gem", dataset="mnist5k")
+    build_run(config, read_dataset(config), 0)  # triggers torch's lazy imports
     for line in sys.stdin:
         order = json.loads(line)
         if isinstance(order, int):

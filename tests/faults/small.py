@@ -1,25 +1,35 @@
-"""A run that takes a fraction of a second, whole or stopped on the way."""
+"""A run that takes a fraction of a second, complete or interrupted."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from perdure.results import RunFolder
-from perdure.training import Settings, plan
-from perdure.training.job import Job, execute
+from perdure.config import RunConfig
+from perdure.experiment.resolve import resolve
+from perdure.experiment.run import Job, PlannedRun
+from perdure.results.folder import RunFolder
 from perdure.training.loop import Interrupted
 
 STEPS = 60
 
 
-def settings(method: str = "er", **other: object) -> Settings:
+def settings(method: str = "er", **other: object) -> RunConfig:
     asked = {"dataset": "mnist5k", "max_steps": STEPS, "given": {"epochs": 1}, **other}
-    return plan("s-mnist", method, None if method == "sgd" else 40, **asked)  # type: ignore[arg-type]
+    return resolve("s-mnist", method, None if method == "sgd" else 40, **asked)  # type: ignore[arg-type]
 
 
-def stop_at(what: Settings, out: Path, *steps: int) -> RunFolder:
-    """A folder of a run that was stopped, with a checkpoint, after each of these steps."""
+def job(what: RunConfig, out: Path, **how: Any) -> Job:
+    return Job((PlannedRun(what, 0),), out, **how)
+
+
+def folder(what: RunConfig, out: Path) -> RunFolder:
+    return RunFolder.locate(out, what, 0)
+
+
+def stop_at(what: RunConfig, out: Path, *steps: int) -> RunFolder:
+    """Train with interruptions after these steps, each of which leaves a checkpoint."""
     for number, step in enumerate(steps):
         taken = 0
 
@@ -29,16 +39,16 @@ def stop_at(what: Settings, out: Path, *steps: int) -> RunFolder:
             return 15 if taken == until else 0
 
         try:
-            execute(Job(what, (0,), str(out), resume=number > 0), silent, stop)
+            job(what, out, resume=number > 0).execute(silent, stop)
         except Interrupted:
             continue
         raise AssertionError("it did not stop")
-    return what.folder(out, 0)
+    return folder(what, out)
 
 
-def make(what: Settings, out: Path, *, resume: bool = False) -> RunFolder:
-    execute(Job(what, (0,), str(out), resume=resume), silent)
-    return what.folder(out, 0)
+def make(what: RunConfig, out: Path, *, resume: bool = False) -> RunFolder:
+    job(what, out, resume=resume).execute(silent)
+    return folder(what, out)
 
 
 silent: Callable[[object], None] = lambda progress: None  # noqa: E731

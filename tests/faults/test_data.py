@@ -8,8 +8,7 @@ from textwrap import dedent
 import pytest
 
 from perdure.cli import main
-from perdure.training import plan
-from perdure.training.job import Job, execute
+from perdure.experiment.resolve import resolve
 from perdure.training.loop import Interrupted
 
 from . import small
@@ -34,18 +33,20 @@ def test_a_data_file_modified_between_runs_is_noticed(
     (tmp_path / "altered.py").write_text(dedent(STREAM))
     pixels = bytearray(i * 7 % 256 for i in range(16 * 400))
     (tmp_path / "pixels").write_bytes(pixels)
-    what = plan("altered:stream", "er", 40, given={"batch": 8, "epochs": 2})
+    what = resolve("altered:stream", "er", 40, given={"batch": 8, "epochs": 2})
     with pytest.raises(Interrupted):
-        execute(Job(what, (0,), "runs"), small.silent, lambda: 15)
-    stopped = what.folder(Path("runs"), 0)
+        small.job(what, Path("runs")).execute(small.silent, lambda: 15)
+    stopped = small.folder(what, Path("runs"))
     before = sorted(path.name for path in stopped.path.rglob("*"))
     pixels[1000] ^= 1
     (tmp_path / "pixels").write_bytes(pixels)
     flags = "run altered:stream --method er --buffer 40 --batch 8 --epochs 2 --resume"
     assert main(flags.split()) == 0
     errors = capfd.readouterr().err
-    now = plan("altered:stream", "er", 40, given={"batch": 8, "epochs": 2}).data_checksum
+    now = resolve("altered:stream", "er", 40, given={"batch": 8, "epochs": 2}).data_checksum
     assert now != what.data_checksum
-    for part in (str(stopped.path.parent), now, what.data_checksum):
-        assert part in errors
+    (note,) = (line for line in errors.splitlines() if str(stopped.path.parent) in line)
+    assert note.startswith("note: ")
+    assert now in note
+    assert what.data_checksum in note
     assert sorted(path.name for path in stopped.path.rglob("*")) == before

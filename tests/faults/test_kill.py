@@ -1,4 +1,4 @@
-"""kill -9 at random moments: what comes out in the end is what would have come out."""
+"""kill -9 at random moments does not change the result."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from .server import Life, Server
 EVERY = 0.15
 """Seconds between checkpoints."""
 EPOCHS = {"sgd": 5, "joint": 5, "er": 2, "agem": 2}
-"""So that a run takes a second or so; others have one."""
+"""Methods with more than one epoch, so that each run takes about a second."""
 KILLS = 20
 QUICK = ("sgd", "er", "clser", "gem", "icarl")
 """One method for each kind of state; `make faults` kills runs of all methods."""
 
 
 class Fate(NamedTuple):
-    """Counted over all lives of the runs of one setting."""
+    """Counts over all processes of the runs of one setting."""
 
     kills: int
     finished: int
     redone: list[float]
-    """Seconds of work that each kill cost, from the step that was resumed to the last one taken."""
+    """Seconds of training lost by each kill."""
 
 
 def flags(stream: str, method: str) -> list[str]:
@@ -54,7 +54,7 @@ def newest_step(run: Path) -> int:
 
 
 def wait_for_checkpoint(life: Life, out: Path) -> None:
-    """Until a checkpoint is whole: from then on a kill may cost no more than an interval."""
+    """Wait for the first checkpoint; from then on a kill costs at most one interval."""
     deadline = time.monotonic() + 120
     while not [*out.glob("*/*/seed-0/checkpoints/*.json")]:
         assert time.monotonic() < deadline, life.errors
@@ -64,7 +64,7 @@ def wait_for_checkpoint(life: Life, out: Path) -> None:
 def kill_and_resume(
     server: Server, folder: Path, stream: str, method: str, *, kills: int, seed: int
 ) -> Fate:
-    """Kill runs of one setting at random moments until `kills` have been survived."""
+    """Kill runs of one setting at random moments, `kills` times."""
     draws = random.Random(f"{method} {stream} {seed}")
     reference, out = folder / "reference", folder / "killed"
     began = time.monotonic()
@@ -105,7 +105,7 @@ def kill_and_resume(
 
 
 @pytest.mark.parametrize("method", QUICK)
-def test_a_killed_run_ends_as_if_it_had_not_been(
+def test_a_killed_run_ends_with_the_same_result(
     server: Server, tmp_path: Path, method: str
 ) -> None:
     fate = kill_and_resume(server, tmp_path, "s-mnist", method, kills=1, seed=0)
@@ -121,7 +121,7 @@ OVER_AND_OVER = [
 @pytest.mark.slow
 @pytest.mark.faults
 @pytest.mark.parametrize(("stream", "method"), OVER_AND_OVER)
-def test_a_run_killed_over_and_over_ends_as_if_it_had_not_been(
+def test_a_run_killed_many_times_ends_with_the_same_result(
     server: Server, tmp_path: Path, stream: str, method: str, count: Count
 ) -> None:
     fate = kill_and_resume(server, tmp_path, stream, method, kills=KILLS, seed=1)

@@ -1,4 +1,4 @@
-"""What learns for a long time does not grow."""
+"""Memory does not grow during long training."""
 
 from __future__ import annotations
 
@@ -91,18 +91,19 @@ def endless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_an_endless_stream_is_left_after_so_many_steps(endless: Path) -> None:
+def test_an_endless_stream_ends_after_max_steps(endless: Path) -> None:
     for stream in ("endless:again", "endless:once"):
         flags = ["--max-steps", "500", "--quiet", "--checkpoint-every", "0.01"]
         assert main(["run", stream, "--method", "er", *flags]) == 0
 
 
-def test_what_cannot_be_read_again_cannot_be_resumed_and_says_so(
+def test_a_stream_that_can_be_read_once_cannot_be_resumed(
     endless: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     flags = ["--method", "er", "--max-steps", "50", "--quiet", "--resume"]
     assert main(["run", "endless:once", *flags]) == 2
     error = capfd.readouterr().err
-    assert error.startswith("perdure: the batches of task 'own' come from an iterator, which")
-    assert "so the run cannot be resumed; give from_batches an iterable" in error
+    assert error.startswith("perdure: ")
+    assert "iterator" in error
+    assert error.count("\n") == 1
     assert main(["run", "endless:again", *flags]) == 0

@@ -51,11 +51,12 @@ def parse(argv: list[str] | None = None) -> Any:
         ValueError: With one sentence, if the arguments are invalid.
     """
     kinds = tuple(Annotated[kind, subcommand(name)] for name, (kind, _) in VERBS.items())
+    verbs: Any = Union[kinds]  # noqa: UP007 - of a tuple
     errors = io.StringIO()
     try:
         with redirect_stderr(errors):
             return tyro.cli(
-                Union[kinds],  # type: ignore[arg-type]
+                verbs,
                 prog="perdure",
                 description="Learn from streams that change without forgetting.",
                 args=argv,

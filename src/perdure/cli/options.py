@@ -78,7 +78,7 @@ class StreamFlags(DataFlags):
     network: Name = None
     """mlp, resnet18, or your own as module:function, called with (input shape, classes)."""
     stream_seed: Name = None
-    """Composition of r-mnist, p-mnist and gcil: a number, or per-run for one that varies by seed."""
+    """Composition of r-mnist, p-mnist and gcil: a number, or per-run to vary it with the seed."""
 
 
 @dataclass(frozen=True)

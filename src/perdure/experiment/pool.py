@@ -30,7 +30,7 @@ class Failure(NamedTuple):
 
 
 class Task(Protocol):
-    """Work for one process. Tasks are pickled to reach workers."""
+    """Work for one process. Tasks are sent to workers, so they must be serialisable."""
 
     def execute(self, report: Callable[[Any], None], stop: Callable[[], int]) -> None:
         """Do the work.
