@@ -20,7 +20,6 @@ from typing import Any
 
 import pytest
 import ray
-from perdure.training.seeds import make_runs
 from ray import cluster_utils
 
 from .conftest import Call, Write
