@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from perdure.training import Settings, plan
-from perdure.training.job import Job, execute
+from perdure.config import RunConfig
+from perdure.experiment.resolve import resolve
+from perdure.experiment.run import Job, PlannedRun
+from perdure.results import read_run
 from perdure.training.loop import Interrupted, Progress
 
 pytestmark = [
@@ -20,8 +21,8 @@ pytestmark = [
 os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # read when cuBLAS starts
 
 
-def settings(engine: str) -> Settings:
-    made = plan(
+def config(engine: str) -> RunConfig:
+    return resolve(
         *("s-mnist", "clser", 200),
         dataset="mnist5k",
         device="cuda",
@@ -29,7 +30,6 @@ def settings(engine: str) -> Settings:
         deterministic=True,
         given={"epochs": 1, "batch": 10},
     )
-    return replace(made, notes=())
 
 
 def silent(progress: Progress) -> None:
@@ -39,8 +39,8 @@ def silent(progress: Progress) -> None:
 @pytest.mark.parametrize("engine", ["eager", "captured"])
 @pytest.mark.parametrize("asked", [90, 250])
 def test_a_group_resumes_bit_for_bit(engine: str, asked: int, tmp_path: Path) -> None:
-    what, seeds = settings(engine), (0, 1, 2)
-    execute(Job(what, seeds, str(tmp_path / "whole")), silent)
+    runs = tuple(PlannedRun(config(engine), seed) for seed in (0, 1, 2))
+    Job(runs, tmp_path / "whole").execute(silent)
     times = 0
 
     def stop() -> int:
@@ -48,13 +48,12 @@ def test_a_group_resumes_bit_for_bit(engine: str, asked: int, tmp_path: Path) ->
         times += 1
         return 15 if times == asked else 0
 
-    stopped = str(tmp_path / "stopped")
     with pytest.raises(Interrupted):
-        execute(Job(what, seeds, stopped), silent, stop)
-    execute(Job(what, seeds, stopped, resume=True), silent)
-    for seed in seeds:
-        one, other = (what.folder(tmp_path / name, seed).path for name in ("whole", "stopped"))
-        [step] = what.folder(tmp_path / "stopped", seed).read("timing.json")["resumed"]
+        Job(runs, tmp_path / "stopped").execute(silent, stop)
+    Job(runs, tmp_path / "stopped", resume=True).execute(silent)
+    for run in runs:
+        one, other = (run.folder(tmp_path / name).path for name in ("whole", "stopped"))
+        [step] = read_run(other).timing.resumed
         assert asked - 5 <= step < asked  # stop is called once more at the end of a task
         for name in ("result.json", "learner.safetensors", "events.jsonl"):
-            assert (one / name).read_bytes() == (other / name).read_bytes(), (seed, name)
+            assert (one / name).read_bytes() == (other / name).read_bytes(), (run.seed, name)

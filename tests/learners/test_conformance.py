@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from perdure.catalog import METHODS
+from perdure.catalog import METHODS, find_learner
 from perdure.testing import LEARNER_CHECKS, LearnerCheck, MakeLearner
-from perdure.training.build import find_learner
 
 SMALL: dict[str, Any] = {"buffer_size": 20, "memory_batch": 8, "gss_batch": 8, "tasks": 2}
 """Arguments for the methods that accept them; the checks use two tasks."""

@@ -11,9 +11,11 @@ import torch
 import torch.distributed as dist
 
 from perdure import ER, Learner
+from perdure.config import RunConfig
+from perdure.experiment.build import build_run, read_dataset
+from perdure.experiment.resolve import resolve
 from perdure.state import write_file
-from perdure.training import Run, Settings, plan, train
-from perdure.training.build import build_run, read_dataset
+from perdure.training import Run, train
 from perdure.training.distributed import divide
 
 from . import toy
@@ -30,18 +32,18 @@ UNEVEN = (1, 3, 5)
 """Batch sizes that two ranks cannot divide evenly, or at all."""
 
 
-def settings(method: str, ranks: int) -> Settings:
+def config(method: str, ranks: int) -> RunConfig:
     given: dict[str, float] = {"batch": 80, "epochs": 1}
     if method not in ("sgd", "joint", "gem", "icarl"):
         given["memory_batch"] = 20
     if method == "mer":
         given |= {"beta": 0.5, "gamma": 0.3, "inner_steps": 2}
-    return plan("s-mnist", method, dataset="mnist5k", given=given, max_steps=STEPS, ranks=ranks)
+    return resolve("s-mnist", method, dataset="mnist5k", given=given, max_steps=STEPS, ranks=ranks)
 
 
 def learn(method: str, ranks: int) -> tuple[Learner, dict[str, Any]]:
     """A trained learner and the result of its run."""
-    chosen = settings(method, ranks)
+    chosen = config(method, ranks)
     run = build_run(chosen, read_dataset(chosen), SEED)
     train([run], max_steps=chosen.max_steps)
     return run.learner, run.record.result()

@@ -31,13 +31,14 @@ def test_metrics_memory_and_accuracies_are_logged(tmp_path: Path) -> None:
         *(["metrics", "memory", "evaluation"] * 4),
     ]
     metrics = [e for e in written if e["event"] == "metrics"]
-    assert metrics == [{"event": "metrics", "step": s, **m} for s, m in recorder.metrics]
+    assert metrics == [{"event": "metrics", "step": s, "values": m} for s, m in recorder.metrics]
     evaluations = [e for e in written if e["event"] == "evaluation"]
     assert [(e["task"], e["step"]) for e in evaluations] == recorder.tasks
     assert [e["class_il"]["working"] for e in evaluations] == record.class_il["working"]
     memory = [e["classes"] for e in written if e["event"] == "memory"]
     assert [sum(classes) for classes in memory] == [20, 20, 20, 20]
-    assert memory[-1] == learner.memory.class_counts(toy.CLASSES)  # type: ignore[attr-defined]
+    assert learner.memory is not None
+    assert memory[-1] == learner.memory.class_counts(toy.CLASSES)
 
 
 def test_methods_without_memory_log_no_class_counts(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,10 +18,11 @@ import torch
 from torch import Tensor, nn
 
 from perdure import ER, load_run
+from perdure.experiment.resolve import resolve
 from perdure.networks import ResNet18
-from perdure.results import RunFolder
+from perdure.results import RunFolder, read_run
 from perdure.state import read_file, write_file
-from perdure.training import TrainingError, plan, shared
+from perdure.training import TrainingError, shared
 from perdure.training.distributed import divide, synchronise
 from perdure.training.launch import setup_ranks, torchrun_rank
 
@@ -180,23 +182,18 @@ def test_rank_0_writes_and_prints_for_all(tmp_path: Path) -> None:
     assert (outcome.out.count("Class-IL"), outcome.err.count("accuracy")) == (1, 1)
     (setting,) = (tmp_path / "runs" / "s-mnist").iterdir()
     folder = RunFolder(setting / "seed-0")
-    config, result = folder.read("config.json"), folder.read("result.json")
-    assert config["ranks"] == 2
-    alone = plan("s-mnist", dataset="mnist5k", max_steps=20)
-    assert (
-        setting.name
-        == plan("s-mnist", dataset="mnist5k", max_steps=20, ranks=2)
-        .folder(tmp_path, 0)
-        .path.parent.name
-    )
-    assert setting.name != alone.folder(tmp_path, 0).path.parent.name
-    assert "ranks" not in alone.deciding()
+    run = read_run(folder.path)
+    assert run.config.ranks == 2
+    assert setting.name.endswith(run.config.hash)
+    assert run.config.hash != replace(run.config, ranks=1).hash
     events = [(event["event"], event["step"]) for event in folder.events()]
     assert len(set(events)) == len(events)
     assert {("evaluation", 0), ("metrics", 20), ("evaluation", 20)} < set(events)
     assert not [*folder.path.glob(".*"), *folder.path.glob("checkpoints")]
     assert summary["predictors"]["stable"]["class_il"]["mean"] == pytest.approx(
-        result["predictors"]["stable"]["class_il"]["mean"]
+        json.loads((folder.path / "result.json").read_text())["predictors"]["stable"]["class_il"][
+            "mean"
+        ]
     )
     assert int(load_run(folder.path).steps) == 20
 
@@ -253,7 +250,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert resumed.status == 0, resumed.err
     (one,) = tmp_path.glob("whole/*/*/seed-0")
     (other,) = tmp_path.glob("parts/*/*/seed-0")
-    assert RunFolder(other).read("timing.json")["resumed"]
+    assert read_run(other).timing.resumed
     for name in ("result.json", "learner.safetensors", "events.jsonl"):
         assert (one / name).read_bytes() == (other / name).read_bytes(), name
 
@@ -328,7 +325,7 @@ def test_unsupported_options_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 )
 def test_batches_that_ranks_cannot_divide_evenly_are_refused(key: str, flag: str) -> None:
     with pytest.raises(ValueError, match=f"^{flag} is 20, which 3 processes cannot share equally"):
-        plan(
+        resolve(
             "s-mnist", dataset="mnist5k", given={"batch": 30, "memory_batch": 30, key: 20}, ranks=3
         )
 

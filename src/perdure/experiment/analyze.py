@@ -12,16 +12,16 @@ import torch
 from perdure.evaluation import (
     accuracies_of,
     agreement,
-    ask,
     calibration,
     confusion,
     flatness,
+    predict,
     task_probabilities,
+    training_samples,
 )
 from perdure.evaluation.calibration import BINS
 from perdure.evaluation.flatness import DRAWS, SIGMAS
 from perdure.evaluation.task_bias import groups_of
-from perdure.evaluation.training_samples import training_samples
 from perdure.experiment.build import build_stream, load_run, read_dataset
 from perdure.files import write_json
 from perdure.randomness import generator
@@ -119,7 +119,7 @@ def _compute(
     ).to(device)
     scores, predictors = {}, {}
     for name, predictor in learner.predictors().items():
-        found = ask(predictor, tests)
+        found = predict(predictor, tests)
         accuracies = accuracies_of(found, tests).class_il
         _verify(name, accuracies, _recorded(run.result, name, seen), TOLERANCE[config.precision])
         labels = torch.cat([part.labels for part in found])

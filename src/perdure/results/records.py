@@ -100,6 +100,8 @@ class Timing(Struct, frozen=True, kw_only=True):
     torch: str | None = None
     host: str | None = None
     finished: str | None = None
+    resumed: list[int] = []
+    """Steps from which the run continued after an interruption."""
 
     @property
     def share(self) -> float | None:
