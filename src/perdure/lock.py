@@ -1,4 +1,4 @@
-"""One writer: a lock of the operating system, which a dead process cannot leave behind."""
+"""Folder locks, held by the operating system and therefore released when a process is killed."""
 
 from __future__ import annotations
 
@@ -10,15 +10,21 @@ from pathlib import Path
 
 
 class LockedError(ValueError):
-    """Another process holds the lock; the message names it and what to do."""
+    """Another process is writing to the folder."""
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the lock of a folder, making the folder if need be. LockedError if another has it.
+    """Lock a folder inside the block; the folder is created if necessary.
 
-    The lock is on a file `.lock` in the folder, which is there only while it is held or after a
-    process was killed; a killed process holds nothing.
+    The lock is on the file `.lock`, which is removed afterwards. If a process is killed the file
+    remains, but not the lock.
+
+    Args:
+        folder: The folder.
+
+    Raises:
+        LockedError: If another process holds the lock.
     """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ".lock"
@@ -28,14 +34,14 @@ def locked(folder: Path) -> Iterator[None]:
         os.write(file, f"{os.getpid()}\n".encode())
         yield
     finally:
-        with contextlib.suppress(OSError):  # the folder may be gone, or another's by now
+        with contextlib.suppress(OSError):  # the folder may have been removed or replaced
             if _is_at(file, path):
                 path.unlink()
         os.close(file)
 
 
 def refuse_if_locked(folder: Path) -> None:
-    """LockedError if another process holds the lock now; removes what a killed one left."""
+    """Raise LockedError if another process holds the lock; remove the file of a killed one."""
     if (folder / ".lock").exists():
         with locked(folder):
             pass
@@ -48,12 +54,12 @@ def _acquire(path: Path, folder: Path) -> int:
             holder = os.read(file, 20).decode("ascii", "replace").strip()
             os.close(file)
             raise LockedError(
-                f"another process{f' ({holder})' if holder else ''} is at work in {folder}; wait "
-                "until it is done, or end it"
+                f"another process{f' ({holder})' if holder else ''} is writing to {folder}; wait "
+                "until it finishes, or stop it"
             )
         if _is_at(file, path):
             return file
-        os.close(file)  # its holder removed the file between our opening and our locking it
+        os.close(file)  # the holder removed the file before we locked it
 
 
 def _is_at(file: int, path: Path) -> bool:
