@@ -28,7 +28,8 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test-quick: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8 --cov --cov-report term:skip-covered
+	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8 --cov --cov-report=
+	@echo "Line coverage of src/perdure: $$($(BIN)/coverage report --format=total) %"
 
 test-long: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not faults"
@@ -49,6 +50,7 @@ benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/grid.py
 
+export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict
 
