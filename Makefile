@@ -11,11 +11,11 @@ demo: $(VENV)/.installed
 	$(BIN)/perdure demo
 	@echo
 	@echo "What to try next:"
-	@echo "  source $(BIN)/activate          makes the perdure command available"
-	@echo "  perdure run --help              trains any method on any stream"
-	@echo "  perdure run mnist-360 --method derpp --seeds 0:3"
-	@echo "  perdure report runs -o report.html    puts all runs on one page"
-	@echo "  docs/own-data.md                how to use your own data and network"
+	@echo "  source $(BIN)/activate               make the perdure command available"
+	@echo "  perdure run mnist-360 --method derpp    train another method on another stream"
+	@echo "  perdure report runs -o report.html      put all runs so far on one page"
+	@echo "  perdure run --help                      see all options"
+	@echo "  docs/own-data.md                        use your own data and network"
 
 test: lint types test-quick
 
