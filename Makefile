@@ -11,11 +11,11 @@ demo: $(VENV)/.installed
 	$(BIN)/perdure demo
 	@echo
 	@echo "What to try next:"
-	@echo "  source $(BIN)/activate          makes the perdure command available"
-	@echo "  perdure run --help              trains any method on any stream"
-	@echo "  perdure run mnist-360 --method derpp --seeds 0:3"
-	@echo "  perdure report runs -o report.html    puts all runs on one page"
-	@echo "  docs/own-data.md                how to use your own data and network"
+	@echo "  source $(BIN)/activate               make the perdure command available"
+	@echo "  perdure run mnist-360 --method derpp    train another method on another stream"
+	@echo "  perdure report runs -o report.html      put all runs so far on one page"
+	@echo "  perdure run --help                      see all options"
+	@echo "  docs/own-data.md                        use your own data and network"
 
 test: lint types test-quick
 
@@ -28,7 +28,8 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test-quick: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8 --cov --cov-report term:skip-covered
+	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8 --cov --cov-report=
+	@echo "Line coverage of src/perdure: $$($(BIN)/coverage report --format=total) %"
 
 test-long: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not faults"
@@ -36,17 +37,20 @@ test-long: $(VENV)/.installed-dev
 faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/faults -m "faults or not slow" --durations 20
 
-# The quick tests with the lowest version of each dependency that pyproject.toml allows.
+# The quick tests with the lowest version of every direct dependency that pyproject.toml allows.
+# Warnings are not errors here: old versions use what newer ones have deprecated.
 test-lowest: $(VENV)/.installed-dev
-	$(BIN)/uv venv --allow-existing --python $(BIN)/python $(LOWEST)
+	rm -rf $(LOWEST)
+	$(BIN)/uv venv --seed --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
-	$(LOWEST)/bin/pytest -q -n 2 --dist worksteal
+	$(LOWEST)/bin/pytest -q -n 2 --dist worksteal -W default --disable-warnings
 
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/cpu_step.py
 	$(BIN)/python benchmarks/checkpoints.py
 	$(BIN)/python benchmarks/grid.py
 
+export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/.installed-docs
 	$(BIN)/mkdocs build --strict
 
