@@ -32,7 +32,7 @@ class AGEM(ProjectedGradient):
         >>> learner.end_task(Samples(inputs, labels))
         >>> learner.observe(inputs, labels)
         >>> learner.memory.counts
-        [10]
+        {0: 10}
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class FDR(Learner):
         >>> learner.end_task(task)
         >>> learner.end_task(task)
         >>> learner.memory.counts
-        [10, 10]
+        {0: 10, 1: 10}
     """
 
     needs_boundaries = True

@@ -129,7 +129,7 @@ class GEM(ProjectedGradient):
         >>> learner.end_task(Samples(inputs, labels))
         >>> learner.observe(inputs, labels)
         >>> learner.memory.counts
-        [10]
+        {0: 10}
     """
 
     capturable = False  # the quadratic programme is solved on the host
@@ -166,7 +166,7 @@ class GEM(ProjectedGradient):
         if memory is None:
             return None
         x, y = self.prepare(memory)
-        counts = self.memory.counts
+        counts = list(self.memory.counts.values())
         parts = zip(torch.split(x, counts), torch.split(y, counts), strict=True)
         return torch.stack([self.gradient(*part) for part in parts])
 

@@ -104,7 +104,7 @@ class ICaRL(Learner):
         samples = Samples(*self._check_batch(samples.inputs, samples.labels))
         self.previous.network.load_state_dict(self.network.state_dict())
         self.memory.add(samples, self._embed)
-        for label, exemplars in self.memory.by_class().items():
+        for label, exemplars in self.memory.groups().items():
             if len(exemplars.labels):
                 mean = self._embed(exemplars.inputs).mean(dim=0)
                 self.previous.means[label] = F.normalize(mean, dim=0)
