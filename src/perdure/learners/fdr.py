@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_count
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts
 from perdure.memory import BalancedTaskBuffer
 from perdure.randomness import generator
 from perdure.records import Samples
@@ -59,7 +59,7 @@ class FDR(Learner):
         super().__init__(
             network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_count("memory_batch", memory_batch)
+        check_counts(memory_batch=memory_batch)
         self.memory_batch = memory_batch
         self.memory = BalancedTaskBuffer(buffer_size, seed=seed, device=self.device)
         self.choice = generator(seed, "task samples", self.device)
@@ -76,10 +76,6 @@ class FDR(Learner):
         assert past.logits is not None  # the memory stores every sample with its logits
         distance = function_distance(self.network(self.prepare(past)[0]), past.logits)
         self.optimizer_step(distance, cross_entropy=cross_entropy, function_distance=distance)
-
-    def host_state(self) -> int:
-        """Return the number of stored samples, which determines the replay batch size."""
-        return self.memory.filled
 
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task with the network's current logits.

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_weight
+from perdure.learners.learner import Augment, Learner, Normalise, check_weights
 from perdure.memory import TaskBuffer
 from perdure.records import Samples
 
@@ -24,23 +24,6 @@ class ProjectedGradient(Learner):
 
     needs_boundaries = True
     memory: TaskBuffer
-
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        buffer_size: int,
-        tasks: int,
-        lr: float = 0.1,
-        optimizer: Optimizer | None = None,
-        augment: Augment | None = None,
-        normalise: Normalise | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
-        )
-        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Compute the gradient g; after the first task, replace it by its projection g̃; step."""
@@ -75,10 +58,6 @@ class ProjectedGradient(Learner):
             ValueError: If the samples do not fit the network, or if more than `tasks` tasks end.
         """
         self.memory.add(Samples(*self._check_batch(samples.inputs, samples.labels)))
-
-    def host_state(self) -> int:
-        """Return the number of stored samples, which determines the reference batch sizes."""
-        return self.memory.filled
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
         """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector.
@@ -148,16 +127,10 @@ class GEM(ProjectedGradient):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            tasks=tasks,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_weight("gamma", gamma)
+        check_weights(gamma=gamma)
+        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
         self.gamma = gamma
 
     def reference(self) -> Tensor | None:

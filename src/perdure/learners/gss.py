@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners import gradient_similarity
-from perdure.learners.learner import Augment, Learner, Normalise, check_count, evaluation_mode
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts, evaluation_mode
 from perdure.memory import GradientBuffer
 from perdure.records import Samples
 
@@ -62,9 +62,7 @@ class GSS(Learner):
         super().__init__(
             network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_count("memory_batch", memory_batch)
-        check_count("gss_batch", gss_batch)
-        check_count("inner_steps", inner_steps)
+        check_counts(memory_batch=memory_batch, gss_batch=gss_batch, inner_steps=inner_steps)
         self.memory_batch = memory_batch
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
@@ -83,10 +81,6 @@ class GSS(Learner):
             else:
                 self.optimizer_step(loss)
         self.select(batch)
-
-    def host_state(self) -> int:
-        """Return the number of stored samples, which determines the sizes of drawn batches."""
-        return self.memory.filled
 
     def select(self, batch: Samples) -> None:
         """Algorithm 2: score the samples and present them to M.

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners.inputs import InputSpec
-from perdure.learners.learner import Augment, Learner, Normalise, Predictor, check_weight
+from perdure.learners.learner import Augment, Learner, Normalise, Predictor, check_weights
 from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
 
@@ -63,7 +63,7 @@ class ICaRL(Learner):
         super().__init__(
             network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_weight("weight_decay", weight_decay)
+        check_weights(weight_decay=weight_decay)
         if optimizer is None:
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
         self.memory = ExemplarSet(buffer_size, seed=seed, device=self.device)
@@ -119,10 +119,6 @@ class ICaRL(Learner):
         working = super().predictors()["working"]
         means = Predictor(self.previous, self.normalise) if self.memory.filled else working
         return {"nearest_mean": means, "working": working}
-
-    def host_state(self) -> int:
-        """Return the number of exemplars, which determines the batch size."""
-        return self.memory.filled
 
     def _embed(self, inputs: Tensor) -> Tensor:
         chunks = torch.split(inputs, CHUNK)
