@@ -29,9 +29,6 @@ class AgeCounts(NamedTuple):
 class AgeHistogram:
     """Counts samples, and those among them that are marked, by age.
 
-    Args:
-        device: Device of the counters.
-
     Examples:
         >>> histogram = AgeHistogram()
         >>> histogram.add(torch.tensor([3, 2]), torch.tensor([True, False]))
@@ -45,12 +42,7 @@ class AgeHistogram:
         self._unmarked, self._marked = torch.tensor([1, 1 + _MARK], device=device)
 
     def add(self, ages: Tensor, marked: Tensor) -> None:
-        """Count samples.
-
-        Args:
-            ages: Ages [n], at least 1.
-            marked: Whether each sample is marked, boolean [n].
-        """
+        """Count samples by their ages [n], at least 1, and whether they are marked [n]."""
         bins = torch.bucketize(ages, self._bounds, right=True)
         self.counts.index_add_(0, bins, torch.where(marked, self._marked, self._unmarked))
 

@@ -65,20 +65,11 @@ class ConsistentReplay(Learner):
 
     @abstractmethod
     def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
-        """Compute the target logits for a replay batch from the semantic memories.
-
-        Args:
-            x: Prepared inputs X_m.
-            y: Their labels.
-        """
+        """Compute Z for prepared inputs X_m and their labels, from the semantic memories."""
 
     @abstractmethod
     def consolidate(self) -> None:
         """Update the semantic memories after the optimizer step."""
 
     def record_sources(self, source: Tensor | None) -> None:
-        """Collect statistics about the sources of replay logits. No-op by default.
-
-        Args:
-            source: See `ReplayLogits`.
-        """
+        """Collect statistics about the sources of replay logits. No-op by default."""

@@ -58,6 +58,6 @@ class ER(Learner):
         """Minimise the mean loss over new and replayed samples, then present the new ones to M."""
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
-        x, y = self.prepare(batch, past) if past else self.prepare(batch)
+        x, y = self.prepare(batch, past)
         self.optimizer_step(F.cross_entropy(self.network(x), y))
         self.memory.add(batch)

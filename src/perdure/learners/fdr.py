@@ -83,12 +83,6 @@ class FDR(Learner):
         The logits come from training-mode passes over augmented batches of `memory_batch` samples,
         so BatchNorm uses batch statistics and updates its running ones. Where the task has enough
         samples, all batches are full; surplus samples are not stored.
-
-        Args:
-            samples: Training samples of the task.
-
-        Raises:
-            ValueError: If the samples do not fit the network.
         """
         inputs, labels = self._check_batch(samples.inputs, samples.labels)
         share = self.memory.next_share
@@ -99,24 +93,14 @@ class FDR(Learner):
         chosen = Samples(inputs, labels).rows(order[: batches * self.memory_batch])
         batches = -(-len(chosen.labels) // self.memory_batch)
         with self.randomness(), torch.no_grad():
-            logits = [
-                self.network(self.prepare(Samples(x, y))[0])
-                # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.
-                for x, y in zip(
-                    chosen.inputs.tensor_split(batches),
-                    chosen.labels.tensor_split(batches),
-                    strict=True,
-                )
-            ]
+            # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.
+            parts = map(Samples, *(t.tensor_split(batches) for t in chosen[:2]))
+            logits = [self.network(self.prepare(part)[0]) for part in parts]
         self.memory.add(chosen._replace(logits=torch.cat(logits)))
 
 
 def function_distance(logits: Tensor, old: Tensor) -> Tensor:
-    """Return the mean Euclidean distance between two softmax outputs.
-
-    Args:
-        logits: Current logits [n, classes].
-        old: Stored logits [n, classes].
+    """Return the mean Euclidean distance between the softmax of two sets of logits [n, classes].
 
     Examples:
         >>> float(function_distance(torch.tensor([[99.0, 0.0]]), torch.tensor([[0.0, 99.0]])))

@@ -41,18 +41,10 @@ class ProjectedGradient(Learner):
 
     @abstractmethod
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
-        """Return the projected gradient g̃ [parameters].
-
-        Args:
-            gradient: Gradient g of the new batch, [parameters].
-            reference: Result of `reference`.
-        """
+        """Return g̃ [parameters], given g of the new batch and the result of `reference`."""
 
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task.
-
-        Args:
-            samples: Training samples of the task.
 
         Raises:
             ValueError: If the samples do not fit the network, or if more than `tasks` tasks end.
@@ -60,12 +52,7 @@ class ProjectedGradient(Learner):
         self.memory.add(Samples(*self._check_batch(samples.inputs, samples.labels)))
 
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector.
-
-        Args:
-            x: Prepared inputs.
-            y: Their labels.
-        """
+        """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector."""
         loss = F.cross_entropy(self.network(x), y)
         return _flatten(torch.autograd.grad(loss, self._trained(), materialize_grads=True))
 
@@ -161,15 +148,10 @@ class GEM(ProjectedGradient):
 
 
 def dual_variables(gram: Tensor, products: Tensor, margin: float) -> Tensor:
-    """Return the v ≥ margin that minimises ½ vᵀ(GGᵀ + εI)v + (Gg)ᵀv.
+    """Return the v ≥ margin that minimises ½ vᵀ(GGᵀ + εI)v + (Gg)ᵀv, given GGᵀ and Gg as doubles.
 
     ε is 10⁻³, as in the authors' code, unless gradients are so large (‖G‖² above 10⁹) that rounding
     would leave GGᵀ + εI singular.
-
-    Args:
-        gram: GGᵀ in double precision.
-        products: Gg in double precision.
-        margin: Lower bound of v.
     """
     import quadprog
 

@@ -7,7 +7,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners import gradient_similarity
+from perdure.learners.gradient_similarity import (
+    compare_gradients,
+    compare_linear_layers,
+    has_only_linear_layers,
+)
 from perdure.learners.learner import Augment, Learner, Normalise, check_counts, evaluation_mode
 from perdure.memory import GradientBuffer
 from perdure.records import Samples
@@ -67,14 +71,16 @@ class GSS(Learner):
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
         self.memory = GradientBuffer(buffer_size, seed=seed, device=self.device)
-        self._compare = gradient_similarity.comparison(network)
+        self._compare = (
+            compare_linear_layers if has_only_linear_layers(network) else compare_gradients
+        )
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Train on new and replayed samples, then present the new ones to the memory."""
         batch = Samples(inputs, labels)
         for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
-            x, y = self.prepare(batch, past) if past else self.prepare(batch)
+            x, y = self.prepare(batch, past)
             loss = F.cross_entropy(self.network(x), y)
             if remaining:
                 self.inner_step(loss)
@@ -87,9 +93,6 @@ class GSS(Learner):
 
         Scores use inputs without augmentation. Samples may replace stored ones only if the score
         of the batch's mean gradient is below 1.
-
-        Args:
-            batch: New samples.
         """
         stored = self.memory.draw(self.gss_batch)
         x, y = self.normalise(batch.inputs), batch.labels

@@ -79,7 +79,7 @@ class ICaRL(Learner):
         batch = Samples(inputs, labels)
         self.new.index_fill_(0, labels, True)
         exemplars = self.memory.draw(len(labels))
-        x, y = self.prepare(batch, exemplars) if exemplars else self.prepare(batch)
+        x, y = self.prepare(batch, exemplars)
         outputs = self.network(x).float()
         targets = torch.zeros_like(outputs).scatter_(1, y[:, None], 1)
         trained = self.new
@@ -93,14 +93,7 @@ class ICaRL(Learner):
 
     @torch.no_grad()
     def end_task(self, samples: Samples) -> None:
-        """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means.
-
-        Args:
-            samples: Training samples of the task.
-
-        Raises:
-            ValueError: If the samples do not fit the network.
-        """
+        """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means."""
         samples = Samples(*self._check_batch(samples.inputs, samples.labels))
         self.previous.network.load_state_dict(self.network.state_dict())
         self.memory.add(samples, self._embed)

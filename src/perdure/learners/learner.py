@@ -45,8 +45,6 @@ class Predictor:
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return scores [n, classes]; a softmax turns them into probabilities.
 
-        The training mode of the module is restored afterwards.
-
         Args:
             inputs: Raw inputs [n, ...].
         """
@@ -165,19 +163,23 @@ class Learner(ABC):
 
         Args:
             samples: Training samples of the task.
+
+        Raises:
+            ValueError: If the samples do not fit the network; the learner is left unchanged.
         """
         del samples
 
-    def prepare(self, *parts: Samples) -> tuple[Tensor, Tensor]:
-        """Concatenate, augment and normalise batches.
+    def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Tensor, Tensor]:
+        """Augment and normalise a batch, together with past samples if there are any.
 
         Args:
-            *parts: One or more batches.
+            batch: First samples.
+            past: Samples to append.
 
         Returns:
-            Network inputs and labels of all parts, in order.
+            Network inputs and labels.
         """
-        inputs, labels, _ = parts[0] if len(parts) == 1 else join(*parts)
+        inputs, labels, _ = batch if past is None else join(batch, past)
         if self.augment is not None:
             inputs = self.augment(inputs, self.augmentation)
         return self.normalise(inputs), labels

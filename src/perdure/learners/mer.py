@@ -77,7 +77,7 @@ class MER(Learner):
         for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
             within = self._copy_weights(self.beta)
-            x, y = self.prepare(batch, past) if past else self.prepare(batch)
+            x, y = self.prepare(batch, past)
             loss = F.cross_entropy(self.network(x), y)
             if remaining:
                 self.inner_step(loss)

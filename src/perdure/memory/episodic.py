@@ -151,13 +151,7 @@ class EpisodicMemory:
 
 
 class GroupedMemory(EpisodicMemory):
-    """A memory whose rows are ordered by group: one group per task or class.
-
-    Args:
-        buffer_size: Maximum number of samples.
-        seed: Seed of the random draws.
-        device: Device that holds the samples.
-    """
+    """A memory whose rows are ordered by group: one group per task or class."""
 
     def __init__(
         self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"

@@ -17,7 +17,7 @@ NO_MEAN_SCORE = -1e4
 
 
 def herd(features: Tensor, count: int) -> Tensor:
-    """Choose rows whose running mean approximates the mean of all rows.
+    """Return the indices of rows whose running mean approximates the mean of all rows.
 
     Greedy: row k minimises ‖μ − (φ + S)/k‖ over the rows not chosen yet, where S is the sum of the
     k − 1 rows chosen before.
@@ -25,9 +25,6 @@ def herd(features: Tensor, count: int) -> Tensor:
     Args:
         features: Feature vectors [n, d].
         count: Number of rows to choose; at most n are chosen.
-
-    Returns:
-        Indices of the chosen rows, in the order of choice.
 
     Examples:
         >>> herd(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]]), 2)

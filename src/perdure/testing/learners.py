@@ -439,10 +439,11 @@ def memory_is_bounded(make: MakeLearner) -> None:
 @rule(LEARNER_CHECKS)
 def any_optimizer_works(make: MakeLearner) -> None:
     """Adam and SGD with momentum train all weights and resume bit for bit."""
-    momentum = {"lr": 0.05, "momentum": 0.9, "nesterov": True, "weight_decay": 1e-3}
     optimizers: dict[str, Callable[[Iterable[Tensor]], Optimizer]] = {
         "Adam": partial(torch.optim.Adam, lr=0.01),
-        "SGD with momentum": partial(torch.optim.SGD, **momentum),
+        "SGD with momentum": partial(
+            torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-3
+        ),
     }
     case, script = _DROPOUT, _DROPOUT.script()
 

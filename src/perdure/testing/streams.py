@@ -211,10 +211,8 @@ def joined_streams_contain_every_sample_once(stream: Stream, batch: int) -> None
             expected += _rows(part)
         task.release()
     require(_rows(samples) == expected, "the joined samples are not those of the tasks")
-    shown, n = (
-        sum(len(p.labels) for p in joined.tasks[0].epoch(batch, _order())),
-        len(samples.labels),
-    )
+    shown = sum(len(part.labels) for part in joined.tasks[0].epoch(batch, _order()))
+    n = len(samples.labels)
     require(shown == n, f"an epoch shows {shown} of {n} samples")
     require(
         [test.name for test in joined.tests] == [test.name for test in stream.tests]
