@@ -16,14 +16,12 @@ _MARK = 2**32
 
 
 class AgeCounts(NamedTuple):
-    """Numbers of samples by age."""
+    """Number of samples in each bin of ages."""
 
     edges: list[int]
     """Bin k holds ages from `edges[k]` to `edges[k + 1] - 1`. Empty bins at the end are omitted."""
     total: list[int]
-    """All samples in each bin."""
     marked: list[int]
-    """Marked samples in each bin."""
 
 
 class AgeHistogram:

@@ -71,9 +71,7 @@ class GSS(Learner):
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
         self.memory = GradientBuffer(buffer_size, seed=seed, device=self.device)
-        self._compare = (
-            compare_linear_layers if has_only_linear_layers(network) else compare_gradients
-        )
+        self._linear = has_only_linear_layers(network)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Train on new and replayed samples, then present the new ones to the memory."""
@@ -103,7 +101,8 @@ class GSS(Learner):
         # Full precision: under autocast, vmap does not support BatchNorm on every device.
         with evaluation_mode(self.network), torch.autocast(self.device.type, enabled=False):
             x_m = self.normalise(stored.inputs)
-            scores = self._compare(self.network, Samples(x, y), Samples(x_m, stored.labels))
+            compare = compare_linear_layers if self._linear else compare_gradients
+            scores = compare(self.network, Samples(x, y), Samples(x_m, stored.labels))
             considered = scores.batch < 1
             self.tally(considered=considered)
             # On a CPU this branch costs nothing and saves the gradients of the single samples.

@@ -94,10 +94,7 @@ class EpisodicMemory:
                 _as_words(storage).index_copy_(0, rows, _as_words(values.detach()))
 
     def _keep_last(self, rows: Tensor) -> Tensor:
-        """Discard all but the last of the samples with the same row.
-
-        The order in which the device writes then does not matter.
-        """
+        """Of several samples with the same row, keep the last, whatever the order of writing."""
         overwritten = (rows[:, None] == rows).triu_(1).any(1)
         return rows.masked_fill_(overwritten, self.buffer_size)
 
@@ -106,9 +103,9 @@ class EpisodicMemory:
         return like.map(lambda t: t.new_zeros(rows, *t.shape[1:], device=self.device))
 
     def _parts(self) -> dict[str, object]:
-        """Return the tensors and generators to save, apart from the stored samples.
+        """Return the tensors and generators to save, in addition to the stored samples.
 
-        Of tensors with one entry per row, the first `filled` entries.
+        Tensors with one entry per row are cut to the first `filled` entries.
         """
         return {"selection": self.selection}
 
