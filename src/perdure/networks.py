@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cache
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+from perdure.kernels import has_triton
 
 
 class MLP(nn.Sequential):
@@ -42,10 +41,6 @@ class BatchNorm(nn.BatchNorm2d):
     """BatchNorm followed by an optional residual addition and ReLU.
 
     On a GPU in training mode, fused kernels compute all three.
-
-    Args:
-        channels: Number of channels.
-        relu: Whether to apply ReLU.
     """
 
     def __init__(self, channels: int, *, relu: bool) -> None:
@@ -106,13 +101,8 @@ def _can_fuse(x: Tensor, parts: tuple[int, ...]) -> bool:
         and x.numel() < 2**31
         and x.is_contiguous(memory_format=torch.channels_last)
         and not torch.compiler.is_compiling()
-        and _has_triton()
+        and has_triton()
     )
-
-
-@cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
 
 
 class _Stem(nn.Conv2d):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -24,21 +25,28 @@ class Samples(NamedTuple):
     logits: Tensor | None = None
     """Stored network outputs [n, classes], in memories that keep them."""
 
+    def map(self, function: Callable[[Tensor], Tensor]) -> Samples:
+        """Apply a function to the inputs, labels and logits."""
+        return Samples(*(None if t is None else function(t) for t in self))  # type: ignore[arg-type]
+
     def rows(self, index: Tensor) -> Samples:
         """Return copies of the samples at the given rows."""
-        logits = None if self.logits is None else self.logits.index_select(0, index)
-        return Samples(
-            self.inputs.index_select(0, index), self.labels.index_select(0, index), logits
-        )
+        return self.map(lambda t: t.index_select(0, index))
+
+    def slice(self, start: int, stop: int) -> Samples:
+        """Return a view of the samples from row `start` to row `stop` - 1."""
+        return self.map(lambda t: t[start:stop])
 
     def to(self, device: torch.device | str) -> Samples:
         """Return the samples on `device`; tensors that are already there are not copied."""
-        return Samples(*(None if t is None else t.to(device) for t in self))  # type: ignore[arg-type]
+        return self.map(lambda t: t.to(device))
 
 
 def join(*parts: Samples) -> Samples:
-    """Concatenate the inputs and labels of several batches."""
+    """Concatenate batches; logits are kept if all parts have them."""
+    logits = [p.logits for p in parts if p.logits is not None]
     return Samples(
         torch.cat([p.inputs for p in parts]),
         torch.cat([p.labels for p in parts]),
+        torch.cat(logits) if len(logits) == len(parts) else None,
     )

@@ -103,13 +103,7 @@ def to_host(state: Any) -> Any:
 
 
 def write_file(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Write a state file atomically.
-
-    Args:
-        path: File to write or replace.
-        state: State to save.
-        about: Description of the object that the state belongs to.
-    """
+    """Write a state with a description of the object that it belongs to, atomically."""
     write_atomic(path, as_bytes(state, about))
 
 
@@ -137,13 +131,7 @@ def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
 
 
 def read_file(path: Path) -> tuple[State, dict[str, Any]]:
-    """Read a state file.
-
-    Args:
-        path: File written by `write_file`.
-
-    Returns:
-        The state and the description of the object that it belongs to.
+    """Return the state and the description in a file written by `write_file`.
 
     Raises:
         ValueError: If the file is missing, damaged or not a state file.

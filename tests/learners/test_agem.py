@@ -97,5 +97,5 @@ def test_memory_is_bounded() -> None:
     learn(learner, task((2, 3), seed=1))
     stored = learner.memory.contents()
     assert stored is not None
-    assert learner.memory.counts == [10, 10]
+    assert learner.memory.counts == {0: 10, 1: 10}
     assert len(stored.labels) == 20

@@ -71,19 +71,19 @@ def test_equal_outputs_have_zero_gradient() -> None:
 def test_task_shares_are_equal_and_bounded(buffer_size: int, sizes: list[int]) -> None:
     memory = BalancedTaskBuffer(buffer_size)
     for number, size in enumerate(sizes):
-        before = list(memory.counts)
+        before = memory.counts
         memory.add(Samples(torch.full((size, 1), float(number)), torch.arange(size)))
-        assert all(now <= then for now, then in zip(memory.counts, before, strict=False))
+        assert all(memory.counts[k] <= then for k, then in before.items())
     contents = memory.contents()
     assert contents is not None
     tasks = len(sizes)
-    quotas = [buffer_size // tasks + (k < buffer_size % tasks) for k in range(tasks)]
-    assert sum(quotas) == buffer_size
-    assert all(n <= quota for n, quota in zip(memory.counts, quotas, strict=True))
+    quotas = {k: buffer_size // tasks + (k < buffer_size % tasks) for k in range(tasks)}
+    assert sum(quotas.values()) == buffer_size
+    assert all(n <= quotas[k] for k, n in memory.counts.items())
     if all(size >= buffer_size for size in sizes):
         assert memory.counts == quotas
-    assert memory.filled == sum(memory.counts) == len(contents.labels) <= buffer_size
-    rows = [(k, i) for k, n in enumerate(memory.counts) for i in range(n)]
+    assert memory.filled == sum(memory.counts.values()) == len(contents.labels) <= buffer_size
+    rows = [(k, i) for k, n in memory.counts.items() for i in range(n)]
     stored = zip(contents.inputs[:, 0].tolist(), contents.labels.tolist(), strict=True)
     assert list(stored) == rows  # the first samples of each task, ordered by task
 
@@ -214,7 +214,7 @@ def test_end_task_checks_samples_and_does_not_modify_them() -> None:
         learner.end_task(Samples(samples.inputs[:0], samples.labels[:0]))
     with pytest.raises(ValueError, match="labels range"):
         learner.end_task(Samples(samples.inputs, samples.labels + CLASSES))
-    assert learner.memory.counts == [5]
+    assert learner.memory.counts == {0: 5}
 
 
 def test_oldest_tasks_keep_their_samples_if_there_are_more_tasks_than_rows() -> None:

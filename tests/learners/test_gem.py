@@ -152,7 +152,7 @@ def test_memory_holds_an_equal_random_share_of_each_task() -> None:
     for number, size in enumerate([50, 4, 50]):
         rows = torch.arange(size, dtype=torch.float32)[:, None]
         memory.add(Samples(rows, torch.full((size,), number)))
-    assert memory.counts == [6, 4, 6]
+    assert memory.counts == {0: 6, 1: 4, 2: 6}
     stored = memory.contents()
     assert stored is not None
     assert stored.labels.tolist() == [0] * 6 + [1] * 4 + [2] * 6

@@ -52,8 +52,8 @@ def test_classes_share_the_memory_and_lose_their_last_exemplars() -> None:
         memory.add(Samples(torch.randn(len(labels), 3, generator=draws), labels), unit)
         assert list(memory.counts.values()) == expected
         assert memory.filled == 11
-        assert all((own.labels == c).all() for c, own in memory.by_class().items())
-        history.append({c: own.inputs.clone() for c, own in memory.by_class().items()})
+        assert all((own.labels == c).all() for c, own in memory.groups().items())
+        history.append({c: own.inputs.clone() for c, own in memory.groups().items()})
     for earlier, later in pairwise(history):
         for label, before in earlier.items():
             assert later[label].equal(before[: len(later[label])])
@@ -65,7 +65,7 @@ def test_exemplars_of_a_recurring_class_come_from_old_and_new_samples() -> None:
     memory.add(Samples(old, torch.tensor([5])), unit)
     memory.add(Samples(new, torch.tensor([5, 5])), unit)
     everything = torch.cat([old, new])
-    assert memory.by_class()[5].inputs.equal(everything[herd(everything, 3)])
+    assert memory.groups()[5].inputs.equal(everything[herd(everything, 3)])
 
 
 def test_last_classes_have_no_exemplars_if_the_buffer_is_too_small() -> None:
@@ -87,7 +87,7 @@ def test_classifier_is_the_nearest_mean_of_exemplars() -> None:
     with torch.no_grad():
         features = unit(body(inputs))
         scores = torch.full((40, 4), NO_MEAN_SCORE)
-        for label, exemplars in learner.memory.by_class().items():
+        for label, exemplars in learner.memory.groups().items():
             mean = unit(unit(body(exemplars.inputs)).mean(0))
             scores[:, label] = -(features - mean).norm(dim=1)
     found = learner.predictors()["nearest_mean"](inputs)
@@ -101,7 +101,7 @@ def test_herding_uses_unit_length_features() -> None:
     learner = ICaRL(network(), buffer_size=8)
     samples = task((0, 1), seed=0)
     learn(learner, samples)
-    for label, exemplars in learner.memory.by_class().items():
+    for label, exemplars in learner.memory.groups().items():
         own = samples.inputs[samples.labels == label]
         with torch.no_grad():
             features = unit(learner.network[:2](own))  # type: ignore[index]

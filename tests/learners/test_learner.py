@@ -311,16 +311,6 @@ def test_global_state_is_restored_after_an_error() -> None:
 # -- metrics --------------------------------------------------------------------------------
 
 
-def test_totals_are_sums_over_all_steps() -> None:
-    learner = SGD(linear())
-    expected = 0.0
-    for _ in range(5):
-        with torch.no_grad():
-            expected += float(nn.functional.cross_entropy(learner.network(INPUTS), LABELS))
-        learner.observe(INPUTS, LABELS)
-    assert learner.totals()["loss"] == pytest.approx(expected, rel=1e-6)
-
-
 def test_metrics_are_means_over_the_steps_since_the_last_call() -> None:
     learner = SGD(linear())
     assert learner.metrics() == {}
@@ -334,18 +324,6 @@ def test_metrics_are_means_over_the_steps_since_the_last_call() -> None:
     assert learner.metrics() == pytest.approx({"loss": sum(losses[2:]) / 3})
     assert learner.metrics() == {}
     assert learner.totals() == pytest.approx({"loss": sum(losses)})
-
-
-def test_resumed_learner_reports_the_same_metrics(tmp_path: Path) -> None:
-    one, other = SGD(linear()), SGD(nn.Linear(4, 3))
-    one.observe(INPUTS, LABELS)
-    one.metrics()
-    one.observe(INPUTS, LABELS)
-    one.save(tmp_path / "learner")
-    other.load(tmp_path / "learner")
-    for learner in (one, other):
-        learner.observe(INPUTS, LABELS)
-    assert one.metrics() == other.metrics() != {}
 
 
 def test_repr_shows_method_network_memory_and_steps() -> None:

@@ -16,21 +16,16 @@ _MARK = 2**32
 
 
 class AgeCounts(NamedTuple):
-    """Numbers of samples by age."""
+    """Number of samples in each bin of ages."""
 
     edges: list[int]
     """Bin k holds ages from `edges[k]` to `edges[k + 1] - 1`. Empty bins at the end are omitted."""
     total: list[int]
-    """All samples in each bin."""
     marked: list[int]
-    """Marked samples in each bin."""
 
 
 class AgeHistogram:
     """Counts samples, and those among them that are marked, by age.
-
-    Args:
-        device: Device of the counters.
 
     Examples:
         >>> histogram = AgeHistogram()
@@ -45,12 +40,7 @@ class AgeHistogram:
         self._unmarked, self._marked = torch.tensor([1, 1 + _MARK], device=device)
 
     def add(self, ages: Tensor, marked: Tensor) -> None:
-        """Count samples.
-
-        Args:
-            ages: Ages [n], at least 1.
-            marked: Whether each sample is marked, boolean [n].
-        """
+        """Count samples by their ages [n], at least 1, and whether they are marked [n]."""
         bins = torch.bucketize(ages, self._bounds, right=True)
         self.counts.index_add_(0, bins, torch.where(marked, self._marked, self._unmarked))
 

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.gem import ProjectedGradient
-from perdure.learners.learner import Augment, Normalise, check_count
+from perdure.learners.learner import Augment, Normalise, check_counts
+from perdure.memory import TaskBuffer
 
 
 class AGEM(ProjectedGradient):
@@ -32,7 +33,7 @@ class AGEM(ProjectedGradient):
         >>> learner.end_task(Samples(inputs, labels))
         >>> learner.observe(inputs, labels)
         >>> learner.memory.counts
-        [10]
+        {0: 10}
     """
 
     def __init__(
@@ -49,16 +50,10 @@ class AGEM(ProjectedGradient):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            tasks=tasks,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_count("memory_batch", memory_batch)
+        check_counts(memory_batch=memory_batch)
+        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
         self.memory_batch = memory_batch
 
     def reference(self) -> Tensor | None:

@@ -8,7 +8,8 @@ from torch.optim import Optimizer
 
 from perdure.learners.age_histogram import AgeHistogram
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
-from perdure.learners.learner import Augment, Normalise, Predictor
+from perdure.learners.learner import Augment, Normalise, Predictor, check_counts, check_weights
+from perdure.learners.multi_batch import MultiBatchForward
 from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
 
 
@@ -64,16 +65,16 @@ class CLSER(ConsistentReplay):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            memory_batch=memory_batch,
-            consistency_weight=consistency_weight,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
+        check_counts(memory_batch=memory_batch)
+        check_weights(consistency_weight=consistency_weight)
+        self.memory_batch = memory_batch
+        self.consistency_weight = consistency_weight
+        self.memory = AgeTrackingReservoir(
+            buffer_size, clock=self.steps, seed=seed, device=self.device
+        )
+        self.forward_batches = MultiBatchForward(network)
         self.plastic = SemanticMemory(
             network,
             decay=plastic_decay,
@@ -86,9 +87,6 @@ class CLSER(ConsistentReplay):
             network, decay=stable_decay, rate=stable_rate, name="stable", update=update, seed=seed
         )
         self.replay_ages = AgeHistogram(self.device)
-
-    def _create_memory(self, buffer_size: int, seed: int) -> AgeTrackingReservoir:
-        return AgeTrackingReservoir(buffer_size, clock=self.steps, seed=seed, device=self.device)
 
     def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
         """Lines 4 and 5 of Algorithm 1: use the memory that is surer of each sample's class.

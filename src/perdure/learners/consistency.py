@@ -5,13 +5,12 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
-from perdure.learners.er import ER
-from perdure.learners.learner import Augment, Normalise, check_weight
+from perdure.learners.learner import Learner
 from perdure.learners.multi_batch import MultiBatchForward
+from perdure.memory import Reservoir
 from perdure.records import Samples
 
 
@@ -24,35 +23,13 @@ class ReplayLogits(NamedTuple):
     """Boolean [n], with two semantic memories: whether the plastic one provided each row."""
 
 
-class ConsistentReplay(ER):
+class ConsistentReplay(Learner):
     """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits."""
 
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        buffer_size: int,
-        memory_batch: int = 32,
-        consistency_weight: float = 0.15,
-        lr: float = 0.1,
-        optimizer: Optimizer | None = None,
-        augment: Augment | None = None,
-        normalise: Normalise | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            network,
-            buffer_size=buffer_size,
-            memory_batch=memory_batch,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
-        )
-        check_weight("consistency_weight", consistency_weight)
-        self.consistency_weight = consistency_weight
-        self.forward_batches = MultiBatchForward(network)
+    memory: Reservoir
+    memory_batch: int
+    consistency_weight: float
+    forward_batches: MultiBatchForward
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """One iteration of Algorithm 1."""
@@ -88,20 +65,11 @@ class ConsistentReplay(ER):
 
     @abstractmethod
     def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
-        """Compute the target logits for a replay batch from the semantic memories.
-
-        Args:
-            x: Prepared inputs X_m.
-            y: Their labels.
-        """
+        """Compute Z for prepared inputs X_m and their labels, from the semantic memories."""
 
     @abstractmethod
     def consolidate(self) -> None:
         """Update the semantic memories after the optimizer step."""
 
     def record_sources(self, source: Tensor | None) -> None:
-        """Collect statistics about the sources of replay logits. No-op by default.
-
-        Args:
-            source: See `ReplayLogits`.
-        """
+        """Collect statistics about the sources of replay logits. No-op by default."""

@@ -6,13 +6,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.er import ER
-from perdure.learners.learner import Augment, Normalise, check_weight
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts, check_weights
 from perdure.learners.multi_batch import MultiBatchForward
+from perdure.memory import Reservoir
 from perdure.records import Samples
 
 
-class DER(ER):
+class DER(Learner):
     """Replay that keeps the logits of stored samples close to their values when stored.
 
     Defaults are the published setting for S-CIFAR-10 with a buffer of 500.
@@ -37,6 +37,8 @@ class DER(ER):
         torch.Size([20, 3])
     """
 
+    memory: Reservoir
+
     def __init__(
         self,
         network: nn.Module,
@@ -51,17 +53,13 @@ class DER(ER):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            memory_batch=memory_batch,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_weight("alpha", alpha)
+        check_counts(memory_batch=memory_batch)
+        check_weights(alpha=alpha)
+        self.memory_batch = memory_batch
         self.alpha = alpha
+        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
         self.forward_batches = MultiBatchForward(network)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:

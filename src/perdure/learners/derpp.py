@@ -6,12 +6,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.der import DER
-from perdure.learners.learner import Augment, Normalise, check_weight
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts, check_weights
+from perdure.learners.multi_batch import MultiBatchForward
+from perdure.memory import Reservoir
 from perdure.records import Samples
 
 
-class DERPP(DER):
+class DERPP(Learner):
     """DER with a second, independent replay batch whose labels are learned.
 
     Defaults are the published setting for S-CIFAR-10 with a buffer of 500.
@@ -37,6 +38,8 @@ class DERPP(DER):
         ['cross_entropy', 'logit_distance', 'loss', 'replay_cross_entropy']
     """
 
+    memory: Reservoir
+
     def __init__(
         self,
         network: nn.Module,
@@ -52,18 +55,15 @@ class DERPP(DER):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            memory_batch=memory_batch,
-            alpha=alpha,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_weight("beta", beta)
+        check_counts(memory_batch=memory_batch)
+        check_weights(alpha=alpha, beta=beta)
+        self.memory_batch = memory_batch
+        self.alpha = alpha
         self.beta = beta
+        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.forward_batches = MultiBatchForward(network)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Equation 6: L = CE(h(x), y) + α MSE(h(x'), z') + β CE(h(x''), y''); then M stores x."""

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_count
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts
 from perdure.memory import Reservoir
 from perdure.records import Samples
 
@@ -50,21 +50,14 @@ class ER(Learner):
         super().__init__(
             network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_count("memory_batch", memory_batch)
+        check_counts(memory_batch=memory_batch)
         self.memory_batch = memory_batch
-        self.memory = self._create_memory(buffer_size, seed)
-
-    def _create_memory(self, buffer_size: int, seed: int) -> Reservoir:
-        return Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Minimise the mean loss over new and replayed samples, then present the new ones to M."""
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
-        x, y = self.prepare(batch, past) if past else self.prepare(batch)
+        x, y = self.prepare(batch, past)
         self.optimizer_step(F.cross_entropy(self.network(x), y))
         self.memory.add(batch)
-
-    def host_state(self) -> int:
-        """Return the number of stored samples, which determines the replay batch size."""
-        return self.memory.filled

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_count
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts
 from perdure.memory import BalancedTaskBuffer
 from perdure.randomness import generator
 from perdure.records import Samples
@@ -38,7 +38,7 @@ class FDR(Learner):
         >>> learner.end_task(task)
         >>> learner.end_task(task)
         >>> learner.memory.counts
-        [10, 10]
+        {0: 10, 1: 10}
     """
 
     needs_boundaries = True
@@ -59,7 +59,7 @@ class FDR(Learner):
         super().__init__(
             network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_count("memory_batch", memory_batch)
+        check_counts(memory_batch=memory_batch)
         self.memory_batch = memory_batch
         self.memory = BalancedTaskBuffer(buffer_size, seed=seed, device=self.device)
         self.choice = generator(seed, "task samples", self.device)
@@ -77,22 +77,12 @@ class FDR(Learner):
         distance = function_distance(self.network(self.prepare(past)[0]), past.logits)
         self.optimizer_step(distance, cross_entropy=cross_entropy, function_distance=distance)
 
-    def host_state(self) -> int:
-        """Return the number of stored samples, which determines the replay batch size."""
-        return self.memory.filled
-
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task with the network's current logits.
 
         The logits come from training-mode passes over augmented batches of `memory_batch` samples,
         so BatchNorm uses batch statistics and updates its running ones. Where the task has enough
         samples, all batches are full; surplus samples are not stored.
-
-        Args:
-            samples: Training samples of the task.
-
-        Raises:
-            ValueError: If the samples do not fit the network.
         """
         inputs, labels = self._check_batch(samples.inputs, samples.labels)
         share = self.memory.next_share
@@ -103,24 +93,14 @@ class FDR(Learner):
         chosen = Samples(inputs, labels).rows(order[: batches * self.memory_batch])
         batches = -(-len(chosen.labels) // self.memory_batch)
         with self.randomness(), torch.no_grad():
-            logits = [
-                self.network(self.prepare(Samples(x, y))[0])
-                # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.
-                for x, y in zip(
-                    chosen.inputs.tensor_split(batches),
-                    chosen.labels.tensor_split(batches),
-                    strict=True,
-                )
-            ]
+            # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.
+            parts = map(Samples, *(t.tensor_split(batches) for t in chosen[:2]))
+            logits = [self.network(self.prepare(part)[0]) for part in parts]
         self.memory.add(chosen._replace(logits=torch.cat(logits)))
 
 
 def function_distance(logits: Tensor, old: Tensor) -> Tensor:
-    """Return the mean Euclidean distance between two softmax outputs.
-
-    Args:
-        logits: Current logits [n, classes].
-        old: Stored logits [n, classes].
+    """Return the mean Euclidean distance between the softmax of two sets of logits [n, classes].
 
     Examples:
         >>> float(function_distance(torch.tensor([[99.0, 0.0]]), torch.tensor([[0.0, 99.0]])))

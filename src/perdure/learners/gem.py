@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_weight
+from perdure.learners.learner import Augment, Learner, Normalise, check_weights
 from perdure.memory import TaskBuffer
 from perdure.records import Samples
 
@@ -24,23 +24,6 @@ class ProjectedGradient(Learner):
 
     needs_boundaries = True
     memory: TaskBuffer
-
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        buffer_size: int,
-        tasks: int,
-        lr: float = 0.1,
-        optimizer: Optimizer | None = None,
-        augment: Augment | None = None,
-        normalise: Normalise | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
-        )
-        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Compute the gradient g; after the first task, replace it by its projection g̃; step."""
@@ -58,35 +41,18 @@ class ProjectedGradient(Learner):
 
     @abstractmethod
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
-        """Return the projected gradient g̃ [parameters].
-
-        Args:
-            gradient: Gradient g of the new batch, [parameters].
-            reference: Result of `reference`.
-        """
+        """Return g̃ [parameters], given g of the new batch and the result of `reference`."""
 
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task.
-
-        Args:
-            samples: Training samples of the task.
 
         Raises:
             ValueError: If the samples do not fit the network, or if more than `tasks` tasks end.
         """
         self.memory.add(Samples(*self._check_batch(samples.inputs, samples.labels)))
 
-    def host_state(self) -> int:
-        """Return the number of stored samples, which determines the reference batch sizes."""
-        return self.memory.filled
-
     def gradient(self, x: Tensor, y: Tensor) -> Tensor:
-        """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector.
-
-        Args:
-            x: Prepared inputs.
-            y: Their labels.
-        """
+        """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector."""
         loss = F.cross_entropy(self.network(x), y)
         return _flatten(torch.autograd.grad(loss, self._trained(), materialize_grads=True))
 
@@ -129,7 +95,7 @@ class GEM(ProjectedGradient):
         >>> learner.end_task(Samples(inputs, labels))
         >>> learner.observe(inputs, labels)
         >>> learner.memory.counts
-        [10]
+        {0: 10}
     """
 
     capturable = False  # the quadratic programme is solved on the host
@@ -148,16 +114,10 @@ class GEM(ProjectedGradient):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            tasks=tasks,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_weight("gamma", gamma)
+        check_weights(gamma=gamma)
+        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
         self.gamma = gamma
 
     def reference(self) -> Tensor | None:
@@ -166,7 +126,7 @@ class GEM(ProjectedGradient):
         if memory is None:
             return None
         x, y = self.prepare(memory)
-        counts = self.memory.counts
+        counts = list(self.memory.counts.values())
         parts = zip(torch.split(x, counts), torch.split(y, counts), strict=True)
         return torch.stack([self.gradient(*part) for part in parts])
 
@@ -188,15 +148,10 @@ class GEM(ProjectedGradient):
 
 
 def dual_variables(gram: Tensor, products: Tensor, margin: float) -> Tensor:
-    """Return the v ≥ margin that minimises ½ vᵀ(GGᵀ + εI)v + (Gg)ᵀv.
+    """Return the v ≥ margin that minimises ½ vᵀ(GGᵀ + εI)v + (Gg)ᵀv, given GGᵀ and Gg as doubles.
 
     ε is 10⁻³, as in the authors' code, unless gradients are so large (‖G‖² above 10⁹) that rounding
     would leave GGᵀ + εI singular.
-
-    Args:
-        gram: GGᵀ in double precision.
-        products: Gg in double precision.
-        margin: Lower bound of v.
     """
     import quadprog
 

@@ -10,6 +10,7 @@ samples' gradients is the sum over layers of (δ·δ′)(a·a′ + 1), where the
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -18,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from perdure.learners.multi_batch import is_per_sample
-from perdure.records import Samples
+from perdure.records import Samples, join
 
 _CHUNK_SIZE = 16
 """Per-sample gradients computed at a time; each is as large as the network."""
@@ -39,21 +40,15 @@ Compare = Callable[[nn.Module, Samples, Samples], Scores]
 """Scores a batch (second argument) against a reference (third)."""
 
 
-def comparison(network: nn.Module) -> Compare:
-    """Return the fastest comparison for a network."""
-    return compare_linear_layers if has_only_linear_layers(network) else compare_gradients
-
-
 def compare_gradients(network: nn.Module, batch: Samples, reference: Samples) -> Scores:
     """Score a batch by the gradients of any network."""
     known = gradients(network, reference.inputs, reference.labels)
 
-    def per_sample() -> Tensor:
-        return _map_samples(
-            lambda x, y: score(gradient(network, x, y), known), batch.inputs, batch.labels
-        )
+    def scores(x: Tensor, y: Tensor) -> Tensor:
+        return score(gradient(network, x, y), known)
 
-    return Scores(score(gradient(network, batch.inputs, batch.labels), known), per_sample)
+    x, y, _ = batch
+    return Scores(scores(x, y), lambda: _map_samples(scores, x, y))
 
 
 def has_only_linear_layers(network: nn.Module) -> bool:
@@ -73,11 +68,7 @@ def has_only_linear_layers(network: nn.Module) -> bool:
 def compare_linear_layers(network: nn.Module, batch: Samples, reference: Samples) -> Scores:
     """Score a batch with one pass; the network must satisfy `has_only_linear_layers`."""
     n = len(batch.labels)
-    products = _inner_products(
-        network,
-        torch.cat([batch.inputs, reference.inputs]),
-        torch.cat([batch.labels, reference.labels]),
-    )
+    products = _inner_products(network, join(batch, reference))
     if products is None:
         return compare_gradients(network, batch, reference)
     norms = products.diagonal().clamp(min=0).sqrt()
@@ -91,7 +82,7 @@ def compare_linear_layers(network: nn.Module, batch: Samples, reference: Samples
     return Scores(cosines.max() + 1, per_sample)
 
 
-def _inner_products(network: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
+def _inner_products(network: nn.Module, samples: Samples) -> Tensor | None:
     """Return the inner products [n, n] of all samples' gradients.
 
     None if a layer receives more than one vector per sample.
@@ -103,18 +94,12 @@ def _inner_products(network: nn.Module, x: Tensor, y: Tensor) -> Tensor | None:
         outputs.append(output)
         biases.append(layer.bias is not None)
 
-    hooks = [
-        module.register_forward_hook(record)
-        for module in network.modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        with torch.enable_grad():
-            loss = F.cross_entropy(network(x), y, reduction="sum")
-            derivatives = torch.autograd.grad(loss, outputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, torch.enable_grad():
+        for module in network.modules():
+            if isinstance(module, nn.Linear):
+                hooks.enter_context(module.register_forward_hook(record))
+        loss = F.cross_entropy(network(samples.inputs), samples.labels, reduction="sum")
+        derivatives = torch.autograd.grad(loss, outputs)
     if any(a.ndim != 2 for a in inputs):
         return None
     layers = zip(inputs, derivatives, biases, strict=True)

@@ -7,8 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners import gradient_similarity
-from perdure.learners.learner import Augment, Learner, Normalise, check_count, evaluation_mode
+from perdure.learners.gradient_similarity import (
+    compare_gradients,
+    compare_linear_layers,
+    has_only_linear_layers,
+)
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts, evaluation_mode
 from perdure.memory import GradientBuffer
 from perdure.records import Samples
 
@@ -62,21 +66,19 @@ class GSS(Learner):
         super().__init__(
             network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_count("memory_batch", memory_batch)
-        check_count("gss_batch", gss_batch)
-        check_count("inner_steps", inner_steps)
+        check_counts(memory_batch=memory_batch, gss_batch=gss_batch, inner_steps=inner_steps)
         self.memory_batch = memory_batch
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
         self.memory = GradientBuffer(buffer_size, seed=seed, device=self.device)
-        self._compare = gradient_similarity.comparison(network)
+        self._linear = has_only_linear_layers(network)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Train on new and replayed samples, then present the new ones to the memory."""
         batch = Samples(inputs, labels)
         for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
-            x, y = self.prepare(batch, past) if past else self.prepare(batch)
+            x, y = self.prepare(batch, past)
             loss = F.cross_entropy(self.network(x), y)
             if remaining:
                 self.inner_step(loss)
@@ -84,18 +86,11 @@ class GSS(Learner):
                 self.optimizer_step(loss)
         self.select(batch)
 
-    def host_state(self) -> int:
-        """Return the number of stored samples, which determines the sizes of drawn batches."""
-        return self.memory.filled
-
     def select(self, batch: Samples) -> None:
         """Algorithm 2: score the samples and present them to M.
 
         Scores use inputs without augmentation. Samples may replace stored ones only if the score
         of the batch's mean gradient is below 1.
-
-        Args:
-            batch: New samples.
         """
         stored = self.memory.draw(self.gss_batch)
         x, y = self.normalise(batch.inputs), batch.labels
@@ -106,7 +101,8 @@ class GSS(Learner):
         # Full precision: under autocast, vmap does not support BatchNorm on every device.
         with evaluation_mode(self.network), torch.autocast(self.device.type, enabled=False):
             x_m = self.normalise(stored.inputs)
-            scores = self._compare(self.network, Samples(x, y), Samples(x_m, stored.labels))
+            compare = compare_linear_layers if self._linear else compare_gradients
+            scores = compare(self.network, Samples(x, y), Samples(x_m, stored.labels))
             considered = scores.batch < 1
             self.tally(considered=considered)
             # On a CPU this branch costs nothing and saves the gradients of the single samples.

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners.inputs import InputSpec
-from perdure.learners.learner import Augment, Learner, Normalise, Predictor, check_weight
+from perdure.learners.learner import Augment, Learner, Normalise, Predictor, check_weights
 from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
 
@@ -63,7 +63,7 @@ class ICaRL(Learner):
         super().__init__(
             network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
-        check_weight("weight_decay", weight_decay)
+        check_weights(weight_decay=weight_decay)
         if optimizer is None:
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
         self.memory = ExemplarSet(buffer_size, seed=seed, device=self.device)
@@ -79,7 +79,7 @@ class ICaRL(Learner):
         batch = Samples(inputs, labels)
         self.new.index_fill_(0, labels, True)
         exemplars = self.memory.draw(len(labels))
-        x, y = self.prepare(batch, exemplars) if exemplars else self.prepare(batch)
+        x, y = self.prepare(batch, exemplars)
         outputs = self.network(x).float()
         targets = torch.zeros_like(outputs).scatter_(1, y[:, None], 1)
         trained = self.new
@@ -93,18 +93,11 @@ class ICaRL(Learner):
 
     @torch.no_grad()
     def end_task(self, samples: Samples) -> None:
-        """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means.
-
-        Args:
-            samples: Training samples of the task.
-
-        Raises:
-            ValueError: If the samples do not fit the network.
-        """
+        """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means."""
         samples = Samples(*self._check_batch(samples.inputs, samples.labels))
         self.previous.network.load_state_dict(self.network.state_dict())
         self.memory.add(samples, self._embed)
-        for label, exemplars in self.memory.by_class().items():
+        for label, exemplars in self.memory.groups().items():
             if len(exemplars.labels):
                 mean = self._embed(exemplars.inputs).mean(dim=0)
                 self.previous.means[label] = F.normalize(mean, dim=0)
@@ -119,10 +112,6 @@ class ICaRL(Learner):
         working = super().predictors()["working"]
         means = Predictor(self.previous, self.normalise) if self.memory.filled else working
         return {"nearest_mean": means, "working": working}
-
-    def host_state(self) -> int:
-        """Return the number of exemplars, which determines the batch size."""
-        return self.memory.filled
 
     def _embed(self, inputs: Tensor) -> Tensor:
         chunks = torch.split(inputs, CHUNK)

@@ -35,24 +35,21 @@ def check_inputs(inputs: Tensor, spec: InputSpec | None, *, values: bool) -> Non
         raise ValueError("inputs contain infinite or NaN values")
 
 
-def check_labels(labels: Tensor, count: int) -> None:
-    """Raise ValueError unless labels are a tensor of `count` integers."""
+def check_labels(labels: Tensor, count: int, classes: int, *, values: bool) -> None:
+    """Raise ValueError unless labels are a tensor of `count` integers from 0 to `classes` - 1."""
     if not isinstance(labels, Tensor) or labels.ndim != 1:
         raise ValueError(f"labels are {describe(labels)}; expected a tensor of rank 1")
     if labels.dtype.is_floating_point or labels.dtype in (torch.bool, torch.complex64):
         raise ValueError(f"labels have dtype {labels.dtype}; expected integers")
     if len(labels) != count:
         raise ValueError(f"the batch has {count} inputs but {len(labels)} labels")
-
-
-def check_label_range(labels: Tensor, classes: int) -> None:
-    """Raise ValueError unless every label is the index of a logit."""
-    low, high = labels.aminmax()
-    if low < 0 or high >= classes:
-        raise ValueError(
-            f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, so "
-            f"expected 0 to {classes - 1}"
-        )
+    if values:
+        low, high = labels.aminmax()
+        if low < 0 or high >= classes:
+            raise ValueError(
+                f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, "
+                f"so expected 0 to {classes - 1}"
+            )
 
 
 def describe(value: object) -> str:

@@ -17,16 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.inputs import (
-    InputSpec,
-    check_inputs,
-    check_label_range,
-    check_labels,
-    describe,
-)
+from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
 from perdure.memory import EpisodicMemory
-from perdure.randomness import derive, generator
-from perdure.records import Samples
+from perdure.randomness import generator
+from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
@@ -50,8 +44,6 @@ class Predictor:
     @torch.no_grad()
     def __call__(self, inputs: Tensor) -> Tensor:
         """Return scores [n, classes]; a softmax turns them into probabilities.
-
-        The training mode of the module is restored afterwards.
 
         Args:
             inputs: Raw inputs [n, ...].
@@ -130,7 +122,7 @@ class Learner(ABC):
         self._totals: dict[str, Tensor] = {}
         self._last_read: tuple[int, dict[str, float]] = (0, {})
         """Steps and totals at the last call of `metrics`."""
-        self._global_random = _global_generator(derive(seed, "global"), self.device)
+        self._global_random = generator(seed, "global", self.device).get_state()
         self._input_spec: InputSpec | None = None
 
     def __repr__(self) -> str:
@@ -171,20 +163,23 @@ class Learner(ABC):
 
         Args:
             samples: Training samples of the task.
+
+        Raises:
+            ValueError: If the samples do not fit the network; the learner is left unchanged.
         """
         del samples
 
-    def prepare(self, *parts: Samples) -> tuple[Tensor, Tensor]:
-        """Concatenate, augment and normalise batches.
+    def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Tensor, Tensor]:
+        """Augment and normalise a batch, together with past samples if there are any.
 
         Args:
-            *parts: One or more batches.
+            batch: First samples.
+            past: Samples to append.
 
         Returns:
-            Network inputs and labels of all parts, in order.
+            Network inputs and labels.
         """
-        inputs = parts[0].inputs if len(parts) == 1 else torch.cat([p.inputs for p in parts])
-        labels = parts[0].labels if len(parts) == 1 else torch.cat([p.labels for p in parts])
+        inputs, labels, _ = batch if past is None else join(batch, past)
         if self.augment is not None:
             inputs = self.augment(inputs, self.augmentation)
         return self.normalise(inputs), labels
@@ -223,9 +218,8 @@ class Learner(ABC):
         Methods that change the gradients call `backward` and this separately.
         """
         self._update_weights()
-        self.tally(loss=loss)
+        self.tally(loss=loss, **terms)
         self.steps += 1
-        self.tally(**terms)
         self.finite_steps += torch.isfinite(self._totals["loss"])
 
     def _update_weights(self) -> None:
@@ -254,11 +248,11 @@ class Learner(ABC):
             _set_global_state(outside, self.device)
 
     def host_state(self) -> Hashable:
-        """Return the host values that `step` depends on.
+        """Return the host values that `step` depends on: by default, the number of stored samples.
 
         While they are unchanged, every step runs the same kernels and a CUDA graph can be reused.
         """
-        return None
+        return None if self.memory is None else self.memory.filled
 
     def generators(self) -> list[torch.Generator]:
         """Return every random generator that a step uses, including those of the memories."""
@@ -352,10 +346,8 @@ class Learner(ABC):
     ) -> tuple[Tensor, Tensor]:
         """Check a batch and move it to the device."""
         check_inputs(inputs, self._input_spec, values=values)
-        check_labels(labels, len(inputs))
         spec = self._input_spec or self._probe(inputs)
-        if values:
-            check_label_range(labels, spec.classes)
+        check_labels(labels, len(inputs), spec.classes, values=values)
         self._input_spec = spec
         return inputs.to(self.device), labels.to(self.device, torch.int64)
 
@@ -390,7 +382,7 @@ class Learner(ABC):
         """
         parts = {name: get_state(part) for name, part in self._parts().items()}
         return {
-            **parts,
+            **{name: state for name, state in parts.items() if state != {}},
             "totals": {name: total.clone() for name, total in self._totals.items()},
             "last_read": {"steps": self._last_read[0], "totals": dict(self._last_read[1])},
             "input_spec": self._input_spec._asdict() if self._input_spec else {},
@@ -406,15 +398,10 @@ class Learner(ABC):
             ValueError: If the state does not fit; the learner is left unchanged.
         """
         before = self.state_dict()
-        expected, found = (
-            sorted(name for name, part in s.items() if name in self._parts() and part != {})
-            for s in (before, state)
-        )
-        unknown = sorted(set(state) - set(before))
-        if expected != found or unknown:
+        if state.keys() != before.keys():
             raise ValueError(
-                f"the state has the parts {[*found, *unknown]}; {type(self).__name__} has "
-                f"{expected}"
+                f"the state has the parts {sorted(state)}; {type(self).__name__} has "
+                f"{sorted(before)}"
             )
         try:
             self._load(state)
@@ -431,17 +418,10 @@ class Learner(ABC):
                 load_state(part, state.get(name, {}))  # a module may have an empty state
             except _STATE_ERRORS as error:
                 raise ValueError(f"{name}: {error}") from error
-        self._totals.clear()
-        for name, total in state.get("totals", {}).items():
-            self._totals[name] = total.to(self.device, torch.float64, copy=True)
-        last = state.get("last_read", {"steps": 0, "totals": {}})
+        totals, last, spec = (state[name] for name in ("totals", "last_read", "input_spec"))
+        self._totals = {k: v.to(self.device, torch.float64, copy=True) for k, v in totals.items()}
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
-        spec = state.get("input_spec", {})
-        self._input_spec = (
-            InputSpec(tuple(map(int, spec["shape"])), str(spec["dtype"]), int(spec["classes"]))
-            if spec
-            else None
-        )
+        self._input_spec = InputSpec(**{**spec, "shape": tuple(spec["shape"])}) if spec else None
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, atomically.
@@ -472,16 +452,18 @@ class Learner(ABC):
             raise ValueError(f"{path}: {error}") from error
 
 
-def check_count(name: str, value: int) -> None:
-    """Raise ValueError unless an argument is at least 1."""
-    if value < 1:
-        raise ValueError(f"{name} is {value}; expected 1 or more")
+def check_counts(**values: int) -> None:
+    """Raise ValueError unless all arguments are at least 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected 1 or more")
 
 
-def check_weight(name: str, value: float) -> None:
-    """Raise ValueError unless an argument is finite and not negative."""
-    if not 0 <= value < float("inf"):
-        raise ValueError(f"{name} is {value}; expected a finite number, 0 or more")
+def check_weights(**values: float) -> None:
+    """Raise ValueError unless all arguments are finite and not negative."""
+    for name, value in values.items():
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} is {value}; expected a finite number, 0 or more")
 
 
 def _is_plain_sgd(optimizer: Optimizer) -> bool:
@@ -513,10 +495,6 @@ def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> No
             "the optimizer has parameters that do not belong to the network; create it from "
             "network.parameters()"
         )
-
-
-def _global_generator(seed: int, device: torch.device) -> Tensor:
-    return torch.Generator(device=device).manual_seed(seed).get_state()
 
 
 def _global_state(device: torch.device) -> Tensor:

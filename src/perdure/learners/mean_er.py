@@ -6,8 +6,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
-from perdure.learners.learner import Augment, Normalise, Predictor
-from perdure.memory import SemanticMemory, Update
+from perdure.learners.learner import Augment, Normalise, Predictor, check_counts, check_weights
+from perdure.learners.multi_batch import MultiBatchForward
+from perdure.memory import Reservoir, SemanticMemory, Update
 
 
 class MeanER(ConsistentReplay):
@@ -54,16 +55,14 @@ class MeanER(ConsistentReplay):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            memory_batch=memory_batch,
-            consistency_weight=consistency_weight,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
+        check_counts(memory_batch=memory_batch)
+        check_weights(consistency_weight=consistency_weight)
+        self.memory_batch = memory_batch
+        self.consistency_weight = consistency_weight
+        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.forward_batches = MultiBatchForward(network)
         self.mean = SemanticMemory(
             network, decay=decay, rate=rate, name="mean", update=update, seed=seed
         )

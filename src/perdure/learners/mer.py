@@ -7,12 +7,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.er import ER
-from perdure.learners.learner import Augment, Normalise, check_count
+from perdure.learners.learner import Augment, Learner, Normalise, check_counts
+from perdure.memory import Reservoir
 from perdure.records import Samples
 
 
-class MER(ER):
+class MER(Learner):
     """Replay with Reptile meta-updates, which pull the weights back towards their start.
 
     Algorithm 1 of the paper takes k SGD steps on one sample each per inner batch. Here, as in the
@@ -40,6 +40,8 @@ class MER(ER):
         (3, 3)
     """
 
+    memory: Reservoir
+
     def __init__(
         self,
         network: nn.Module,
@@ -56,22 +58,17 @@ class MER(ER):
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network,
-            buffer_size=buffer_size,
-            memory_batch=memory_batch,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            seed=seed,
+            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
         )
+        check_counts(memory_batch=memory_batch, inner_steps=inner_steps)
         for name, rate in (("beta", beta), ("gamma", gamma)):
             if not 0 < rate <= 1:
                 raise ValueError(f"{name} is {rate}; expected a number above 0, at most 1")
-        check_count("inner_steps", inner_steps)
+        self.memory_batch = memory_batch
         self.beta = beta
         self.gamma = gamma
         self.inner_steps = inner_steps
+        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """One iteration of Algorithm 1."""
@@ -80,7 +77,7 @@ class MER(ER):
         for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
             within = self._copy_weights(self.beta)
-            x, y = self.prepare(batch, past) if past else self.prepare(batch)
+            x, y = self.prepare(batch, past)
             loss = F.cross_entropy(self.network(x), y)
             if remaining:
                 self.inner_step(loss)

@@ -42,11 +42,7 @@ class MultiBatchForward:
         self.per_sample = is_per_sample(network)
 
     def __call__(self, *batches: Tensor) -> Sequence[Tensor]:
-        """Return the logits of each batch.
-
-        Args:
-            *batches: Normalised inputs [n, ...] of each batch.
-        """
+        """Return the logits of each batch of normalised inputs [n, ...]."""
         if self.per_sample:
             sizes = [len(batch) for batch in batches]
             return self.network(torch.cat(batches)).split(sizes)  # type: ignore[no-any-return]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import torch
 from torch import Tensor
 
 from perdure.randomness import generator
-from perdure.records import Samples
+from perdure.records import Samples, join
 from perdure.state import State, get_state, load_state
 
 
@@ -23,6 +24,9 @@ class EpisodicMemory:
         seed: Seed of the random draws.
         device: Device that holds the samples.
     """
+
+    _settings: tuple[str, ...] = ("buffer_size",)
+    """Attributes that a state must agree with."""
 
     def __init__(
         self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
@@ -54,9 +58,7 @@ class EpisodicMemory:
         Returns:
             Copies of the samples, or None if the memory is empty.
         """
-        if self._stored is None:
-            return None
-        return self._stored.rows(self._choose(count))
+        return None if self._stored is None else self._stored.rows(self._choose(count))
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""
@@ -65,9 +67,7 @@ class EpisodicMemory:
 
     def contents(self) -> Samples | None:
         """Return a view of the stored samples in row order, or None if the memory is empty."""
-        if self._stored is None:
-            return None
-        return Samples(*(None if t is None else t[: self.filled] for t in self._stored))  # type: ignore[arg-type]
+        return None if self._stored is None else self._stored.slice(0, self.filled)
 
     def class_counts(self, classes: int) -> list[int]:
         """Count the stored samples of each class. Waits for the device.
@@ -93,51 +93,101 @@ class EpisodicMemory:
                     )
                 _as_words(storage).index_copy_(0, rows, _as_words(values.detach()))
 
+    def _keep_last(self, rows: Tensor) -> Tensor:
+        """Of several samples with the same row, keep the last, whatever the order of writing."""
+        overwritten = (rows[:, None] == rows).triu_(1).any(1)
+        return rows.masked_fill_(overwritten, self.buffer_size)
+
     def _allocate(self, like: Samples) -> Samples:
         rows = self.buffer_size + 1
-        return Samples(
-            *(
-                None
-                if t is None
-                else torch.zeros(rows, *t.shape[1:], dtype=t.dtype, device=self.device)  # type: ignore[arg-type]
-                for t in like
-            )
-        )
+        return like.map(lambda t: t.new_zeros(rows, *t.shape[1:], device=self.device))
+
+    def _parts(self) -> dict[str, object]:
+        """Return the tensors and generators to save, in addition to the stored samples.
+
+        Tensors with one entry per row are cut to the first `filled` entries.
+        """
+        return {"selection": self.selection}
 
     def state_dict(self) -> State:
-        """Return the stored samples and the state of the random generators."""
+        """Return everything needed to resume, including random state."""
         contents = self.contents()
         stored = {} if contents is None else contents._asdict()
         return {
-            "buffer_size": self.buffer_size,
+            **{name: getattr(self, name) for name in self._settings},
             "filled": self.filled,
-            "selection": get_state(self.selection),
             "stored": {name: t.clone() for name, t in stored.items() if t is not None},
+            **{name: get_state(part) for name, part in self._parts().items()},
         }
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state of a memory of the same size.
+        """Restore a state of a memory with the same settings.
 
         Raises:
             ValueError: If the state has another `buffer_size` or is inconsistent.
         """
+        for name in self._settings:
+            if int(state[name]) != getattr(self, name):
+                raise ValueError(
+                    f"the state has {name} {state[name]}; expected {getattr(self, name)}"
+                )
         filled = int(state["filled"])
         stored = Samples(**state["stored"]) if state.get("stored") else None
-        if int(state["buffer_size"]) != self.buffer_size:
-            raise ValueError(
-                f"the state has buffer_size {state['buffer_size']}; expected {self.buffer_size}"
-            )
         found = 0 if stored is None else len(stored.labels)
         if filled > self.buffer_size or filled != found:
             raise ValueError(f"the state claims {filled} samples but contains {found}")
-        load_state(self.selection, state["selection"])
         self.filled = filled
         if stored is None:
             self._stored = None
-            return
-        if self._stored is None or not _same_layout(self._stored, stored):
-            self._stored = self._allocate(stored)
-        self._write(torch.arange(filled, device=self.device), stored.to(self.device))
+        else:
+            if self._stored is None or _layout(self._stored) != _layout(stored):
+                self._stored = self._allocate(stored)
+            self._write(torch.arange(filled, device=self.device), stored.to(self.device))
+        for name, part in self._parts().items():
+            load_state(part, state[name])
+
+
+class GroupedMemory(EpisodicMemory):
+    """A memory whose rows are ordered by group: one group per task or class."""
+
+    def __init__(
+        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
+    ) -> None:
+        super().__init__(buffer_size, seed=seed, device=device)
+        self.counts: dict[int, int] = {}
+        """Number of stored samples of each group, in row order."""
+
+    def groups(self) -> dict[int, Samples]:
+        """Return a view of the stored samples of each group."""
+        stored = self.contents()
+        if stored is None:
+            return {}
+        ends = zip(self.counts, itertools.accumulate(self.counts.values()), strict=True)
+        return {group: stored.slice(end - self.counts[group], end) for group, end in ends}
+
+    def _replace(self, groups: dict[int, Samples]) -> None:
+        """Replace all stored samples."""
+        counts = {group: len(samples.labels) for group, samples in groups.items()}
+        filled = sum(counts.values())
+        self._write(torch.arange(filled, device=self.device), join(*groups.values()))
+        self.counts, self.filled = counts, filled
+
+    def state_dict(self) -> State:
+        """Return everything needed to resume, including random state."""
+        groups, counts = list(self.counts), list(self.counts.values())
+        return {**super().state_dict(), "groups": groups, "counts": counts}
+
+    def load_state_dict(self, state: State) -> None:
+        """Restore a state of a memory with the same settings.
+
+        Raises:
+            ValueError: If the state has another `buffer_size` or is inconsistent.
+        """
+        counts = {int(k): int(n) for k, n in zip(state["groups"], state["counts"], strict=True)}
+        if sum(counts.values()) != int(state["filled"]):
+            raise ValueError(f"counts {counts} do not add up to {state['filled']} samples")
+        super().load_state_dict(state)
+        self.counts = counts
 
 
 def _as_words(rows: Tensor) -> Tensor:
@@ -149,7 +199,5 @@ def _as_words(rows: Tensor) -> Tensor:
     return flat.view(torch.int64)
 
 
-def _same_layout(a: Samples, b: Samples) -> bool:
-    """Return whether the rows of `a` and `b` have the same dtypes and shapes."""
-    kinds = [[None if t is None else (t.dtype, t.shape[1:]) for t in s] for s in (a, b)]
-    return kinds[0] == kinds[1]
+def _layout(samples: Samples) -> list[object]:
+    return [None if t is None else (t.dtype, t.shape[1:]) for t in samples]

@@ -9,16 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perdure.memory.episodic import EpisodicMemory
+from perdure.memory.episodic import GroupedMemory
 from perdure.records import Samples, join
-from perdure.state import State
 
 NO_MEAN_SCORE = -1e4
 """Score of a class without a mean: finite, but with zero probability after a softmax."""
 
 
 def herd(features: Tensor, count: int) -> Tensor:
-    """Choose rows whose running mean approximates the mean of all rows.
+    """Return the indices of rows whose running mean approximates the mean of all rows.
 
     Greedy: row k minimises ‖μ − (φ + S)/k‖ over the rows not chosen yet, where S is the sum of the
     k − 1 rows chosen before.
@@ -26,9 +25,6 @@ def herd(features: Tensor, count: int) -> Tensor:
     Args:
         features: Feature vectors [n, d].
         count: Number of rows to choose; at most n are chosen.
-
-    Returns:
-        Indices of the chosen rows, in the order of choice.
 
     Examples:
         >>> herd(torch.tensor([[1.0, 0.0], [0.6, 0.8], [0.8, 0.6]]), 2)
@@ -48,7 +44,7 @@ def herd(features: Tensor, count: int) -> Tensor:
     return chosen
 
 
-class ExemplarSet(EpisodicMemory):
+class ExemplarSet(GroupedMemory):
     """Divides the buffer equally between the classes so far; each keeps its best exemplars.
 
     If `buffer_size` is not a multiple of the number of classes, the earliest classes have one
@@ -66,13 +62,6 @@ class ExemplarSet(EpisodicMemory):
         ({0: 3, 1: 2}, 5)
     """
 
-    def __init__(
-        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
-        super().__init__(buffer_size, seed=seed, device=device)
-        self.counts: dict[int, int] = {}
-        """Number of exemplars of each class, in the order in which the classes arrived."""
-
     def add(self, samples: Samples, embed: Callable[[Tensor], Tensor]) -> None:
         """Choose exemplars for every class of a task.
 
@@ -82,7 +71,7 @@ class ExemplarSet(EpisodicMemory):
             samples: Training samples of the task.
             embed: Maps inputs [n, ...] to feature vectors [n, d].
         """
-        exemplars = self.by_class()
+        exemplars = self.groups()
         arrived = [int(label) for label in torch.unique(samples.labels)]
         classes = list(dict.fromkeys([*exemplars, *arrived]))
         shares = {c: len(range(i, self.buffer_size, len(classes))) for i, c in enumerate(classes)}
@@ -91,32 +80,7 @@ class ExemplarSet(EpisodicMemory):
             if label in exemplars:
                 candidates = join(exemplars[label], candidates)
             exemplars[label] = candidates.rows(herd(embed(candidates.inputs), shares[label]))
-        kept = [Samples(p.inputs[: shares[c]], p.labels[: shares[c]]) for c, p in exemplars.items()]
-        self.counts = {c: len(p.labels) for c, p in zip(exemplars, kept, strict=True)}
-        self.filled = sum(self.counts.values())
-        self._write(torch.arange(self.filled, device=self.device), join(*kept))
-
-    def by_class(self) -> dict[int, Samples]:
-        """Return a view of the exemplars of each class, best first."""
-        stored = self.contents()
-        if stored is None:
-            return {}
-        counts = list(self.counts.values())
-        parts = map(Samples, torch.split(stored.inputs, counts), torch.split(stored.labels, counts))
-        return dict(zip(self.counts, parts, strict=True))
-
-    def state_dict(self) -> State:
-        """Return the stored samples, their number per class and the generator."""
-        classes, counts = list(self.counts), list(self.counts.values())
-        return {**super().state_dict(), "classes": classes, "counts": counts}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a state of an exemplar set of the same size."""
-        counts = {int(c): int(n) for c, n in zip(state["classes"], state["counts"], strict=True)}
-        if sum(counts.values()) != int(state["filled"]):
-            raise ValueError(f"counts {counts} do not add up to {state['filled']} samples")
-        super().load_state_dict(state)
-        self.counts = counts
+        self._replace({c: e.slice(0, shares[c]) for c, e in exemplars.items()})
 
 
 class NearestMeanClassifier(nn.Module):

@@ -8,7 +8,6 @@ from torch import Tensor
 from perdure.memory.episodic import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
-from perdure.state import State, get_state, load_state
 
 
 class GradientBuffer(EpisodicMemory):
@@ -72,26 +71,8 @@ class GradientBuffer(EpisodicMemory):
         stored = self.scores[victims]
         wins = replace & (acceptance < stored / (stored + scores))
         rows = torch.where(free, rows, victims.masked_fill_(~wins, self.buffer_size))
-        # If several samples of a batch get the same row, the last one is kept, whatever the
-        # order in which the device writes.
-        overwritten = (rows[:, None] == rows).triu_(1).any(1)
-        return rows.masked_fill_(overwritten, self.buffer_size)
+        return self._keep_last(rows)
 
-    def state_dict(self) -> State:
-        """Return the stored samples, their scores and the generators."""
-        return {
-            **super().state_dict(),
-            "insertion": get_state(self.insertion),
-            "scores": self.scores[: self.filled].clone(),
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a state of a buffer of the same size."""
-        if len(state["scores"]) != int(state["filled"]):
-            raise ValueError(
-                f"the state has {len(state['scores'])} scores for {state['filled']} samples"
-            )
-        super().load_state_dict(state)
-        load_state(self.insertion, state["insertion"])
-        self.scores.zero_()
-        load_state(self.scores[: self.filled], state["scores"])
+    def _parts(self) -> dict[str, object]:
+        own = {"insertion": self.insertion, "scores": self.scores[: self.filled]}
+        return {**super()._parts(), **own}

@@ -8,7 +8,6 @@ from torch import Tensor
 from perdure.memory.episodic import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
-from perdure.state import State, get_state, load_state
 
 
 class Reservoir(EpisodicMemory):
@@ -62,22 +61,11 @@ class Reservoir(EpisodicMemory):
         if not self.full:
             slots = torch.where(position <= self.buffer_size, position - 1, slots)
         slots.clamp_(max=self.buffer_size)
-        # If several samples of a batch get the same row, the last one is kept, whatever the
-        # order in which the device writes.
-        overwritten = (slots[:, None] == slots).triu_(1).any(1)
         self.seen += count
-        return slots.masked_fill_(overwritten, self.buffer_size)
+        return self._keep_last(slots)
 
-    def state_dict(self) -> State:
-        """Return the stored samples, the number of samples seen and the generators."""
-        own = {"seen": get_state(self.seen), "insertion": get_state(self.insertion)}
-        return {**super().state_dict(), **own}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a state of a reservoir of the same size."""
-        super().load_state_dict(state)
-        load_state(self.seen, state["seen"])
-        load_state(self.insertion, state["insertion"])
+    def _parts(self) -> dict[str, object]:
+        return {**super()._parts(), "seen": self.seen, "insertion": self.insertion}
 
 
 class AgeTrackingReservoir(Reservoir):
@@ -124,11 +112,5 @@ class AgeTrackingReservoir(Reservoir):
         super()._write(rows, samples)
         self.stored_at.index_copy_(0, rows, self.clock.expand(len(rows)))
 
-    def state_dict(self) -> State:
-        """Return the state of the reservoir and the steps at which the samples were stored."""
-        return {**super().state_dict(), "stored_at": self.stored_at[: self.filled].clone()}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a state of a reservoir of the same size."""
-        super().load_state_dict(state)
-        load_state(self.stored_at[: self.filled], state["stored_at"])
+    def _parts(self) -> dict[str, object]:
+        return {**super()._parts(), "stored_at": self.stored_at[: self.filled]}

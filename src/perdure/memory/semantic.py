@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from perdure.kernels import has_triton
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
 
@@ -93,7 +93,7 @@ class SemanticMemory:
             torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
 
     def _fused_update(self, weight: Tensor) -> None:
-        """Update in one kernel, which returns immediately if the weight is zero."""
+        """Update in one kernel."""
         from perdure.kernels.average import MovingAverage
 
         addresses = [t.data_ptr() for t in (*self._averaged, *self._working)]
@@ -104,12 +104,11 @@ class SemanticMemory:
 
     def _can_fuse(self) -> bool:
         """Return whether the kernel supports the tensors: dense float32 with equal strides."""
-        pairs = zip(self._averaged, self._working, strict=True)
-        return find_spec("triton") is not None and all(
+        return has_triton() and all(
             a.dtype == b.dtype == torch.float32
             and a.stride() == b.stride()
             and (a.is_contiguous() or a.is_contiguous(memory_format=torch.channels_last))
-            for a, b in pairs
+            for a, b in zip(self._averaged, self._working, strict=True)
         )
 
     def _is_due(self, step: Tensor) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from perdure.memory.episodic import EpisodicMemory
+from perdure.memory.episodic import GroupedMemory
 from perdure.randomness import generator
 from perdure.records import Samples
-from perdure.state import State, get_state, load_state
 
 
-class TaskBuffer(EpisodicMemory):
+class TaskBuffer(GroupedMemory):
     """Keeps `buffer_size // tasks` random samples of each task that has ended.
 
     The ring buffers of the literature keep the last samples of a task, which are a random sample
@@ -26,8 +25,10 @@ class TaskBuffer(EpisodicMemory):
         >>> memory = TaskBuffer(7, tasks=3)
         >>> memory.add(Samples(torch.rand(5, 2), torch.zeros(5, dtype=torch.int64)))
         >>> memory.counts, len(memory.draw(8).labels)
-        ([2], 2)
+        ({0: 2}, 2)
     """
+
+    _settings = ("buffer_size", "tasks")
 
     def __init__(
         self, buffer_size: int, tasks: int, *, seed: int = 0, device: torch.device | str = "cpu"
@@ -42,8 +43,6 @@ class TaskBuffer(EpisodicMemory):
             )
         self.tasks = tasks
         self.share = buffer_size // tasks
-        self.counts: list[int] = []
-        """Number of stored samples of each task so far."""
         self.choice = generator(seed, "task samples", device)
 
     def add(self, samples: Samples) -> None:
@@ -62,31 +61,13 @@ class TaskBuffer(EpisodicMemory):
             )
         order = torch.randperm(len(samples.labels), generator=self.choice, device=self.device)
         kept = samples.to(self.device).rows(order[: self.share])
-        filled = self.filled + len(kept.labels)
-        self._write(torch.arange(self.filled, filled, device=self.device), kept)
-        self.counts.append(len(kept.labels))
-        self.filled = filled
+        self._replace({**self.groups(), len(self.counts): kept})
 
-    def state_dict(self) -> State:
-        """Return the stored samples, their number per task and the generators."""
-        return {
-            **super().state_dict(),
-            "tasks": self.tasks,
-            "counts": list(self.counts),
-            "choice": get_state(self.choice),
-        }
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a state of a buffer of the same size and number of tasks."""
-        if int(state["tasks"]) != self.tasks:
-            raise ValueError(f"the state has {state['tasks']} tasks; expected {self.tasks}")
-        counts = _read_counts(state)
-        super().load_state_dict(state)
-        load_state(self.choice, state["choice"])
-        self.counts = counts
+    def _parts(self) -> dict[str, object]:
+        return {**super()._parts(), "choice": self.choice}
 
 
-class BalancedTaskBuffer(EpisodicMemory):
+class BalancedTaskBuffer(GroupedMemory):
     """Divides the buffer equally between the tasks so far; the shares of older tasks shrink.
 
     With T tasks, task k (counted from 0) may hold ⌈(buffer_size − k) / T⌉ samples. These shares add
@@ -103,15 +84,8 @@ class BalancedTaskBuffer(EpisodicMemory):
         >>> for task in range(3):
         ...     memory.add(Samples(torch.full((20, 2), float(task)), torch.arange(20)))
         >>> memory.counts
-        [4, 3, 3]
+        {0: 4, 1: 3, 2: 3}
     """
-
-    def __init__(
-        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
-    ) -> None:
-        super().__init__(buffer_size, seed=seed, device=device)
-        self.counts: list[int] = []
-        """Number of stored samples of each task so far; rows are ordered by task."""
 
     @property
     def next_share(self) -> int:
@@ -124,33 +98,6 @@ class BalancedTaskBuffer(EpisodicMemory):
         Args:
             samples: Samples of the task, in random order.
         """
-        offered = [*self.counts, len(samples.labels)]
-        tasks = len(offered)
-        counts = [min(n, -((k - self.buffer_size) // tasks)) for k, n in enumerate(offered)]
-        older = self.contents()
-        if older is not None:
-            per_task = torch.split(torch.arange(self.filled, device=self.device), self.counts)
-            kept = torch.cat([rows[:n] for rows, n in zip(per_task, counts, strict=False)])
-            self._write(torch.arange(len(kept), device=self.device), older.rows(kept))
-        self.counts = counts
-        self.filled = sum(counts)
-        new = torch.arange(self.filled - counts[-1], self.filled, device=self.device)
-        self._write(new, samples.rows(torch.arange(counts[-1], device=samples.labels.device)))
-
-    def state_dict(self) -> State:
-        """Return the stored samples, their number per task and the generator."""
-        return {**super().state_dict(), "counts": list(self.counts)}
-
-    def load_state_dict(self, state: State) -> None:
-        """Restore a state of a buffer of the same size."""
-        counts = _read_counts(state)
-        super().load_state_dict(state)
-        self.counts = counts
-
-
-def _read_counts(state: State) -> list[int]:
-    """Return the number of samples per task in a state."""
-    counts = [int(n) for n in state["counts"]]
-    if sum(counts) != int(state["filled"]):
-        raise ValueError(f"counts {counts} do not add up to {state['filled']} samples")
-    return counts
+        groups = {**self.groups(), len(self.counts): samples.to(self.device)}
+        shares = {k: -((k - self.buffer_size) // len(groups)) for k in groups}
+        self._replace({k: group.slice(0, shares[k]) for k, group in groups.items()})

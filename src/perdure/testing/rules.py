@@ -22,21 +22,30 @@ class Violation(Exception):
     """A violated rule, with what was found."""
 
 
-def rule(check: Callable[_P, None]) -> Callable[_P, None]:
-    """Turn every error in a check into an AssertionError that names the subject and the rule."""
-    name = check.__name__.replace("_", " ")
+def rule(suite: list[Callable[_P, None]]) -> Callable[[Callable[_P, None]], Callable[_P, None]]:
+    """Add a check to a suite.
 
-    @functools.wraps(check)
-    def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
-        subject = _subject_name(next(iter([*args, *kwargs.values()])))
-        try:
-            check(*args, **kwargs)
-        except Violation as error:
-            raise AssertionError(f"{subject}: {name}: {error}") from error.__cause__
-        except Exception as error:
-            raise AssertionError(f"{subject}: {name}: {type(error).__name__}: {error}") from error
+    Every error in the check becomes an AssertionError that names the subject and the rule.
+    """
 
-    return checked
+    def add(check: Callable[_P, None]) -> Callable[_P, None]:
+        name = check.__name__.replace("_", " ")
+
+        @functools.wraps(check)
+        def checked(*args: _P.args, **kwargs: _P.kwargs) -> None:
+            subject = _subject_name(next(iter([*args, *kwargs.values()])))
+            try:
+                check(*args, **kwargs)
+            except Violation as error:
+                raise AssertionError(f"{subject}: {name}: {error}") from error.__cause__
+            except Exception as error:
+                found = f"{type(error).__name__}: {error}"
+                raise AssertionError(f"{subject}: {name}: {found}") from error
+
+        suite.append(checked)
+        return checked
+
+    return add
 
 
 def _subject_name(subject: object) -> str:

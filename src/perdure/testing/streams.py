@@ -14,6 +14,9 @@ from perdure.testing.rules import equal, global_random_untouched, require, rule
 
 StreamCheck = Callable[[Stream, int], None]
 
+STREAM_CHECKS: list[StreamCheck] = []
+"""Every check of this module, in order."""
+
 
 def _order(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
@@ -22,26 +25,20 @@ def _order(seed: int = 0) -> torch.Generator:
 def _fits(what: str, samples: Samples, stream: Stream) -> None:
     """Require samples that match the stream's shape, dtype and classes."""
     inputs, labels = samples.inputs, samples.labels
-    require(
-        tuple(inputs.shape[1:]) == stream.shape,
-        f"{what}: inputs have shape {tuple(inputs.shape[1:])}; expected {stream.shape}",
-    )
-    raw = inputs.dtype == torch.uint8 or inputs.is_floating_point()
+    shape, floats = tuple(inputs.shape[1:]), inputs.is_floating_point()
+    require(shape == stream.shape, f"{what}: inputs have shape {shape}; expected {stream.shape}")
+    raw = inputs.dtype == torch.uint8 or floats
     require(raw, f"{what}: inputs are {inputs.dtype}; expected uint8 or floating point")
-    require(
-        not inputs.is_floating_point() or inputs.isfinite().all(),
-        f"{what}: inputs contain values that are not finite",
-    )
+    finite = not floats or inputs.isfinite().all()
+    require(finite, f"{what}: inputs contain values that are not finite")
     require(
         labels.dtype == torch.int64 and labels.shape == inputs.shape[:1] and len(labels) > 0,
         f"{what}: labels are {labels.dtype} {tuple(labels.shape)} for {len(inputs)} inputs; "
         "expected int64, one per input, and at least one sample",
     )
     low, high = (int(label) for label in labels.aminmax())
-    require(
-        low >= 0 and high < stream.classes,
-        f"{what}: labels range from {low} to {high}; there are {stream.classes} classes",
-    )
+    found = f"labels range from {low} to {high}; there are {stream.classes} classes"
+    require(low >= 0 and high < stream.classes, f"{what}: {found}")
 
 
 def _all_equal(one: Sequence[Samples], other: Sequence[Samples]) -> bool:
@@ -50,10 +47,8 @@ def _all_equal(one: Sequence[Samples], other: Sequence[Samples]) -> bool:
 
 def _rows(samples: Samples) -> Counter[tuple[bytes, int]]:
     """How often each input occurs with its label."""
-    inputs = samples.inputs.cpu().numpy()
-    return Counter(
-        (row.tobytes(), label) for row, label in zip(inputs, samples.labels.tolist(), strict=True)
-    )
+    inputs = (row.tobytes() for row in samples.inputs.cpu().numpy())
+    return Counter(zip(inputs, samples.labels.tolist(), strict=True))
 
 
 def _stored(task: Task) -> Samples | None:
@@ -61,7 +56,7 @@ def _stored(task: Task) -> Samples | None:
     return None if isinstance(task, ComposedTask) else task.samples()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def batches_fit_the_stream(stream: Stream, batch: int) -> None:
     """Batches have the stream's shape, dtypes and labels, and at most the requested size."""
     require(len(stream.tasks) > 0, "there are no tasks")
@@ -77,7 +72,7 @@ def batches_fit_the_stream(stream: Stream, batch: int) -> None:
         task.release()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def inputs_are_prepared(stream: Stream, batch: int) -> None:
     """`augment` keeps shape and dtype, draws from its generator and does not modify its input."""
     inputs = next(iter(stream.tasks[0].epoch(batch, _order()))).inputs
@@ -93,14 +88,13 @@ def inputs_are_prepared(stream: Stream, batch: int) -> None:
     require(floats, "normalise did not return one finite floating-point tensor per input")
 
 
-@rule
+@rule(STREAM_CHECKS)
 def equal_generators_give_equal_orders(stream: Stream, batch: int) -> None:
     """The order of an epoch depends on its generator only, and another one gives another order."""
     for task in stream.tasks:
-        one, same = (list(task.epoch(batch, _order())) for _ in range(2))
-        require(
-            _all_equal(one, same), f"task {task.name!r}: equal generators gave different batches"
-        )
+        one, other = (list(task.epoch(batch, _order())) for _ in range(2))
+        same = _all_equal(one, other)
+        require(same, f"task {task.name!r}: equal generators gave different batches")
         samples = _stored(task)
         if samples is not None and len(_rows(samples)) > 20:
             other = list(task.epoch(batch, _order(1)))
@@ -108,7 +102,7 @@ def equal_generators_give_equal_orders(stream: Stream, batch: int) -> None:
         task.release()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def epochs_resume_from_any_batch(stream: Stream, batch: int) -> None:
     """epoch(start=k) omits the first k batches and leaves the generator in the same state."""
     for task in stream.tasks:
@@ -124,20 +118,18 @@ def epochs_resume_from_any_batch(stream: Stream, batch: int) -> None:
         task.release()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def steps_count_the_batches(stream: Stream, batch: int) -> None:
     """steps(batch) is the number of batches in an epoch, or None if not known in advance."""
     for task in stream.tasks:
         for size in (batch, batch + 1):
             steps, count = task.steps(size), sum(1 for _ in task.epoch(size, _order()))
-            require(
-                steps is None or steps == count,
-                f"task {task.name!r}: {count} batches of {size}; steps returned {steps}",
-            )
+            found = f"task {task.name!r}: {count} batches of {size}; steps returned {steps}"
+            require(steps in (None, count), found)
         task.release()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def epochs_show_samples_once(stream: Stream, batch: int) -> None:
     """An epoch shows each sample of a task once, except for a last smaller batch."""
     for task in stream.tasks:
@@ -156,7 +148,7 @@ def epochs_show_samples_once(stream: Stream, batch: int) -> None:
         task.release()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def released_samples_can_be_rebuilt(stream: Stream, batch: int) -> None:
     """A task builds the same samples again after `release`."""
     for task in stream.tasks:
@@ -169,7 +161,7 @@ def released_samples_can_be_rebuilt(stream: Stream, batch: int) -> None:
         task.release()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def tests_fit_the_stream(stream: Stream, batch: int) -> None:
     """Tests have the stream's shape and classes, valid rows, and belong to a task."""
     whole: dict[int, Samples] = {}
@@ -203,7 +195,7 @@ def _test_labels(name: str, test: Test, samples: Samples) -> Tensor:
     return samples.labels[rows]
 
 
-@rule
+@rule(STREAM_CHECKS)
 def joined_streams_contain_every_sample_once(stream: Stream, batch: int) -> None:
     """`joined` has one task with all samples, and all tests belong to it."""
     order = _order(2)
@@ -220,9 +212,8 @@ def joined_streams_contain_every_sample_once(stream: Stream, batch: int) -> None
         task.release()
     require(_rows(samples) == expected, "the joined samples are not those of the tasks")
     shown = sum(len(part.labels) for part in joined.tasks[0].epoch(batch, _order()))
-    require(
-        shown == len(samples.labels), f"an epoch shows {shown} of {len(samples.labels)} samples"
-    )
+    n = len(samples.labels)
+    require(shown == n, f"an epoch shows {shown} of {n} samples")
     require(
         [test.name for test in joined.tests] == [test.name for test in stream.tests]
         and all(test.since == 0 for test in joined.tests),
@@ -230,7 +221,7 @@ def joined_streams_contain_every_sample_once(stream: Stream, batch: int) -> None
     )
 
 
-@rule
+@rule(STREAM_CHECKS)
 def global_randomness_is_not_used(stream: Stream, batch: int) -> None:
     """Batches, tests, preparation and joining do not use the global generators."""
     with global_random_untouched():
@@ -245,7 +236,7 @@ def global_randomness_is_not_used(stream: Stream, batch: int) -> None:
         stream.joined(batch, _order()).tasks[0].samples()
 
 
-@rule
+@rule(STREAM_CHECKS)
 def checksums_are_stable(stream: Stream, batch: int) -> None:
     """The checksum is a constant string; the joined stream has another one, if any."""
     before = stream.checksum
@@ -257,18 +248,3 @@ def checksums_are_stable(stream: Stream, batch: int) -> None:
     require(stream.checksum == before, "using the stream changed its checksum")
     require(one == other, "the checksum of the joined stream is not constant")
     require((one != before) == bool(before), f"the joined stream's checksum is {one!r}")
-
-
-STREAM_CHECKS: tuple[StreamCheck, ...] = (
-    batches_fit_the_stream,
-    inputs_are_prepared,
-    equal_generators_give_equal_orders,
-    epochs_resume_from_any_batch,
-    steps_count_the_batches,
-    epochs_show_samples_once,
-    released_samples_can_be_rebuilt,
-    tests_fit_the_stream,
-    joined_streams_contain_every_sample_once,
-    global_randomness_is_not_used,
-    checksums_are_stable,
-)
