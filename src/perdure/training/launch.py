@@ -66,18 +66,10 @@ def is_main_process() -> bool:
 
 
 def setup_ranks(seeds: Sequence[int], device: str, engine: str | None) -> int:
-    """Check that torchrun's processes can train as requested, and select their GPUs.
-
-    Args:
-        seeds: Seeds to train; several ranks train one.
-        device: Requested device: "cpu", "cuda" or "auto".
-        engine: Requested engine, if any; several ranks need the eager one.
-
-    Returns:
-        Number of ranks that train one learner together; 1 without torchrun.
+    """Select the ranks' GPUs, and return how many ranks train one learner; 1 without torchrun.
 
     Raises:
-        ValueError: If several ranks cannot do what is requested.
+        ValueError: If several ranks cannot train these seeds, or not with this device or engine.
     """
     rank = torchrun_rank()
     if rank is None:
@@ -106,9 +98,7 @@ def run_distributed(command: Callable[[], int]) -> int:
     Rank 0 prints the output. The output of other ranks is shown only if they fail on their own.
     A rank that is done leaves the process group at once, so that no other waits for it, but exits
     only after rank 0 has printed everything: torchrun terminates all processes when one fails.
-
-    Args:
-        command: Returns its exit status. Without torchrun it is simply called.
+    Without torchrun, the command is simply called.
     """
     rank = torchrun_rank()
     if rank is None:
