@@ -30,7 +30,13 @@ class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
     def __init__(self, folder: Path | None, runs: Iterable[RunFolder]) -> None:
         self._runs: list[_RunLog] = []
         if folder is not None:
-            _check_installed()
+            try:
+                importlib.import_module("torch.utils.tensorboard")
+            except ImportError:
+                raise ValueError(
+                    "--tensorboard needs the tensorboard package: install it with `pip install "
+                    "tensorboard`, or install perdure[tensorboard]"
+                ) from None
             self._runs = [_RunLog(run, folder.joinpath(*run.path.parts[-3:])) for run in runs]
 
     def update(self) -> None:
@@ -49,16 +55,6 @@ class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
         for run in self._runs:
             run.update()
             run.close()
-
-
-def _check_installed() -> None:
-    try:
-        importlib.import_module("torch.utils.tensorboard")
-    except ImportError:
-        raise ValueError(
-            "--tensorboard needs the tensorboard package: install it with `pip install "
-            "tensorboard`, or install perdure[tensorboard]"
-        ) from None
 
 
 class _RunLog:
