@@ -20,7 +20,7 @@ def fetch(
     url: str | None = None,
     progress: bool = True,
 ) -> Path:
-    """Download a dataset, unless it is already there and undamaged.
+    """Download a dataset, unless an undamaged copy is available.
 
     Archives stay packed. A file appears under its name only when it is complete and its checksum
     matches.
@@ -52,10 +52,10 @@ def fetch(
             _retrieve(f"{base}/{Path(file.path).name}", file, root, progress)
     else:
         if progress:
-            reason = "comes with perdure" if spec.bundled else "is already there"
+            reason = "comes with perdure" if spec.bundled else "is already available"
             print(f"{spec.name} {reason}; nothing to download", file=sys.stderr)
     place = locate(spec, root)
-    assert place is not None
+    assert place is not None  # loaded or downloaded above
     return place
 
 

@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from perdure.results import RunFolder
@@ -45,12 +44,7 @@ class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
             if not run.source.complete:  # a completed run may be about to be replaced
                 run.update()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Log the remaining events of all runs."""
         for run in self._runs:
             run.update()

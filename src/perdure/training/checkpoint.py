@@ -20,7 +20,6 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import msgspec
@@ -302,12 +301,7 @@ class Checkpointer(Callback):
     def __enter__(self) -> Checkpointer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, Interrupted) or not isinstance(error, KeyboardInterrupt | SystemExit):
             self.wait()
 

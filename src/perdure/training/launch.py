@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -9,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -110,11 +110,14 @@ def run_distributed(command: Callable[[], int]) -> int:
         print(f"perdure: rank {rank.number} cannot join the others: {reason}", file=sys.stderr)
         return 1
     output = io.StringIO()
-    if rank.number == 0:
-        status = _status(command)
-    else:
-        with redirect_stdout(output), redirect_stderr(output):
-            status = _status(command)
+    with contextlib.ExitStack() as stack:
+        if rank.number > 0:
+            stack.enter_context(contextlib.redirect_stdout(output))
+            stack.enter_context(contextlib.redirect_stderr(output))
+        try:
+            status = command()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # reporting takes a few seconds at most
     try:
         report = [status, RankLostError.occurred, output.getvalue()]
@@ -146,13 +149,6 @@ def _join_group(rank: Rank) -> Store:
         backend, store=store, rank=rank.number, world_size=rank.ranks, timeout=TIMEOUT
     )
     return PrefixStore("reports", store)
-
-
-def _status(command: Callable[[], int]) -> int:
-    try:
-        return command()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _print_reports(reports: Store, ranks: int, timeout: float) -> None:

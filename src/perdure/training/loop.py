@@ -370,18 +370,15 @@ class _Group:
         """Between two steps: save a checkpoint if one is due, and stop if requested."""
         signum = 0 if self.stop is None else self.stop()
         if signum or due:
-            self._save()
+            self.engine.synchronize()
+            for run in self.runs:
+                _check_finite(run)
+            # Weights that just became infinite or NaN show in the next loss, which is reported.
+            if all(run.learner.has_finite_weights() for run in self.runs):
+                for callback in self.callbacks:
+                    callback.on_checkpoint(self.runs)
         if signum:
             raise Interrupted(signum)
-
-    def _save(self) -> None:
-        self.engine.synchronize()
-        for run in self.runs:
-            _check_finite(run)
-        # Weights that just became infinite or NaN show in the next loss, which is reported.
-        if all(run.learner.has_finite_weights() for run in self.runs):
-            for callback in self.callbacks:
-                callback.on_checkpoint(self.runs)
 
     def _evaluate(self, number: int) -> None:
         """Evaluate every predictor on the tests of the tasks seen and of the next one."""

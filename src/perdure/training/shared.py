@@ -48,15 +48,15 @@ class SharedFolder(RunFolder):
     read = _on_rank_0(RunFolder.read)
     finish = _on_rank_0(RunFolder.finish)
 
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Create the folder. Raise a TrainingError if the ranks' configurations differ."""
-        _check_equal(config)
-        from_rank_0(lambda: RunFolder(self.path).begin(config))
-
     def reopen(self, config: Mapping[str, Any]) -> None:
         """Reopen the folder. Raise a TrainingError if the ranks' configurations differ."""
         _check_equal(config)
         from_rank_0(lambda: RunFolder(self.path).reopen(config))
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Create the folder. Raise a TrainingError if the ranks' configurations differ."""
+        _check_equal(config)
+        from_rank_0(lambda: RunFolder(self.path).begin(config))
 
     def event(self, kind: str, **content: Any) -> None:
         """Append an event. Raise a TrainingError if the losses show that the ranks diverged.
