@@ -22,12 +22,12 @@ from perdure.catalog import METHODS, accepted, find_learner
 from perdure.learners import Learner
 from perdure.networks import MLP, ResNet18
 from perdure.records import Samples
-from perdure.training.engine import Captured, Eager, Engine
+from perdure.training.engine import Captured, Eager
 
 BUFFER, TASKS, ROUNDS = 500, 5, 9
 
 
-def prepared(kind: type[Learner], samples: Samples, batch: int, engine: Engine) -> Learner:
+def prepared(kind: type[Learner], samples: Samples, batch: int, engine: Eager) -> Learner:
     """A learner in its last task with a full memory."""
     device = samples.inputs.device
     network = ResNet18(10) if engine.name == "captured" else MLP(784, 10)
@@ -65,7 +65,7 @@ def main() -> None:
     samples = Samples(inputs, torch.arange(5000, device=device) % 10)
     last = samples.rows((samples.labels // 2 == TASKS - 1).nonzero()[:batch, 0])
     names = [name for name, method in METHODS.items() if not method.joined]
-    engines: dict[str, Engine] = {
+    engines: dict[str, Eager] = {
         name: Captured("cuda", "bf16") if gpu else Eager() for name in names
     }
     learners = {name: prepared(find_learner(name), samples, batch, engines[name]) for name in names}

@@ -4,7 +4,7 @@
     perdure run s-mnist --method own_method:RecentFirst --set past_weight=0.5
     python own_method.py
 
-The script lets the conformance suite look at it.
+The script runs the conformance checks on it.
 """
 
 from functools import partial
@@ -26,20 +26,20 @@ class RecentFirst(ER):
             raise ValueError(f"past_weight is {past_weight}; expected a number above 0")
         self.past_weight = past_weight
 
-    def step(self, images: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Tensor, labels: Tensor) -> None:
         """Learn from one batch."""
-        batch = Samples(images, labels)
+        batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)  # None while the memory is empty
         x, y = self.prepare(batch)
         loss = F.cross_entropy(self.network(x), y)
         if past is not None:
-            self.inner_step(loss)  # all steps on a batch but the last
+            self.inner_step(loss)  # every step on a batch except the last
             x, y = self.prepare(past)
             loss = self.past_weight * F.cross_entropy(self.network(x), y)
-        self.optimizer_step(loss)  # the last: it is counted
+        self.optimizer_step(loss)  # the last step; it counts the batch
         self.memory.add(batch)
 
 
 if __name__ == "__main__":
     check_learner(partial(RecentFirst, buffer_size=20, memory_batch=8))
-    print("RecentFirst keeps every rule of a learner")
+    print("RecentFirst passes all checks")

@@ -95,18 +95,16 @@ def test_own_stream(here: Path) -> None:
     assert len(sgd) == len(er) == 4
     assert min(er) >= 80
     assert sum(er) > sum(sgd) + 50
-    (result,) = here.glob("runs/own_stream.stream/clser-500-*/seed-0/result.json")
-    assert json.loads(result.read_text())["data"] == "own"
+    (config,) = here.glob("runs/own_stream.stream/clser-500-*/seed-0/config.json")
+    assert json.loads(config.read_text())["data"] == "own"
 
 
 def test_own_method(here: Path) -> None:
     assert "passes all checks" in perform("own_method")
     configs = [json.loads(file.read_text()) for file in here.glob("runs/s-mnist/*/*/config.json")]
     assert {config["method"] for config in configs} == {"own_method:RecentFirst"}
-    assert {(config["buffer_size"], config["values"].get("past_weight")) for config in configs} == {
-        (200, None),
-        (500, 0.5),
-    }
+    settings = {(c["buffer_size"], c["hyperparameters"].get("past_weight")) for c in configs}
+    assert settings == {(200, None), (500, 0.5)}
 
 
 def test_own_network(here: Path) -> None:

@@ -54,7 +54,7 @@ def test_metrics_accuracies_and_memory_are_logged_for_every_run(tmp_path: Path) 
         metrics = [e for e in events if e["event"] == "metrics"]
         assert [e["step"] for e in metrics] == [100, 150]
         for name in ("loss", "stable_used"):
-            expected = [(e["step"], pytest.approx(e[name])) for e in metrics]
+            expected = [(e["step"], pytest.approx(e["values"][name])) for e in metrics]
             assert shown[f"train/{name}"] == expected
         evaluations = [e for e in events if e["event"] == "evaluation"]
         assert shown["accuracy/stable/test 0"] == [
@@ -76,19 +76,19 @@ def test_events_are_logged_as_they_are_written(tmp_path: Path) -> None:
     with TensorBoardLog(tmp_path / "log", [run]) as log:
         log.update()  # the run has not started
         run.begin({})
-        run.event("metrics", step=100, loss=0.5)
+        run.event("metrics", step=100, values={"loss": 0.5})
         log.update()
         shown = tmp_path / "log" / "s" / "m" / "seed-0"
         assert scalars(shown)["train/loss"] == [(100, 0.5)]
         with (run.path / "events.jsonl").open("a") as file:
-            file.write('{"event": "metrics", "lo')  # an incomplete line
+            file.write('{"event": "metrics", "values": {"lo')  # an incomplete line
             file.flush()
             log.update()
-            file.write('ss": 0.25, "step": 200}\n')
+            file.write('ss": 0.25}, "step": 200}\n')
         log.update()
         assert scalars(shown)["train/loss"][1:] == [(200, 0.25)]
         run.begin({})  # starts over
-        run.event("metrics", step=100, loss=0.75)
+        run.event("metrics", step=100, values={"loss": 0.75})
     assert scalars(shown)["train/loss"] == [(100, 0.75)]
 
 

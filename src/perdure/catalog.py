@@ -85,14 +85,14 @@ def _digits(title: str, build: Callable[..., Stream], seed: int | None = None) -
 def _split(
     name: str, title: str, dataset: str, tasks: int, normalise: Normalise = CIFAR10
 ) -> Entry:
-    crop = CropFlip(4)
+    crop = CropFlip()
     build = partial(streams.split, tasks=tasks, name=name, augment=crop, normalise=normalise)
     return Entry(title, build, (dataset,), "resnet18", normalise, crop)
 
 
 def _gcil(title: str, weights: Literal["uniform", "longtail"]) -> Entry:
     build = partial(streams.gcil, weights=weights)
-    return Entry(title, build, ("cifar100",), "resnet18", CIFAR10, CropFlip(4), seed=1993)
+    return Entry(title, build, ("cifar100",), "resnet18", CIFAR10, CropFlip(), seed=1993)
 
 
 STREAMS: dict[str, Entry] = {
@@ -122,13 +122,7 @@ NETWORKS: dict[str, Callable[..., Any]] = {"mlp": networks.mlp, "resnet18": netw
 
 
 def build_stream(name: str, dataset: Dataset, seed: int | None = None) -> Stream:
-    """Build a stream of the catalog.
-
-    Args:
-        name: Name of the stream.
-        dataset: One of its datasets.
-        seed: Seed of a random composition; by default that of the catalog.
-    """
+    """Build a stream of the catalog; `seed`, of a random composition, has a default there."""
     entry = STREAMS[name]
     if entry.seed is None:
         return entry.build(dataset)
@@ -138,9 +132,7 @@ def build_stream(name: str, dataset: Dataset, seed: int | None = None) -> Stream
 def find_object(reference: str, what: str) -> Any:
     """Import the object that `module:name` refers to; also searches the current folder.
 
-    Args:
-        reference: The reference, as given by a user.
-        what: What the object should be, for error messages.
+    `what` names the kind of object in error messages.
 
     Raises:
         ValueError: If there is no such module or object, or importing the module fails.
@@ -175,10 +167,7 @@ def describe_error(error: Exception) -> str:
 
 
 def find_learner(method: str) -> type[Learner]:
-    """The class of a method.
-
-    Args:
-        method: A name of the catalog, or a user's `module:class`.
+    """The class of a method: a name of the catalog, or a user's `module:class`.
 
     Raises:
         ValueError: If there is no such class, or it is not a complete learner.

@@ -26,7 +26,7 @@ from perdure.learners import (
 from perdure.networks import ResNet18
 from perdure.records import Samples
 from perdure.streams import CIFAR10, CropFlip
-from perdure.training.engine import Captured, Eager, Engine
+from perdure.training.engine import Captured, Eager
 
 pytestmark = [
     pytest.mark.gpu,
@@ -81,7 +81,7 @@ def flat(state: object) -> list[Tensor]:
     return []
 
 
-def trained(engine: Engine, learners: list[Learner], supply: list[Samples]) -> list[list[Tensor]]:
+def trained(engine: Eager, learners: list[Learner], supply: list[Samples]) -> list[list[Tensor]]:
     for number, batch in enumerate(supply):
         for learner in learners:
             engine.step(learner, batch)

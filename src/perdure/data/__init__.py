@@ -1,22 +1,14 @@
 """Datasets: download, verify, and decode once to uint8 tensors."""
 
-from perdure.data.dataset import Dataset
-from perdure.data.download import fetch
-from perdure.data.loading import Finding, explain_missing, load, locate, verify
-from perdure.data.registry import DATASETS
-from perdure.data.spec import DataError, File, Layout, Spec
-
-__all__ = [
-    "DATASETS",
-    "DataError",
-    "Dataset",
-    "File",
-    "Finding",
-    "Layout",
-    "Spec",
-    "explain_missing",
-    "fetch",
-    "load",
-    "locate",
-    "verify",
-]
+from perdure.data.dataset import Dataset as Dataset
+from perdure.data.download import fetch as fetch
+from perdure.data.loading import Finding as Finding
+from perdure.data.loading import explain_missing as explain_missing
+from perdure.data.loading import load as load
+from perdure.data.loading import locate as locate
+from perdure.data.loading import verify as verify
+from perdure.data.registry import DATASETS as DATASETS
+from perdure.data.spec import DataError as DataError
+from perdure.data.spec import File as File
+from perdure.data.spec import Layout as Layout
+from perdure.data.spec import Spec as Spec

@@ -84,7 +84,7 @@ def put(spec: Spec, key: str | None, arrays: Arrays, checksum: str) -> Arrays:
             place.mkdir(parents=True, exist_ok=True)
             for field, array in arrays._asdict().items():
                 write_atomic(place / f"{field}.npy", partial(np.save, arr=array))
-            _mark_verified(place)
+            write_atomic(place / "checked", _stamp(place).encode())
         if key is not None:
             sources.mkdir(parents=True, exist_ok=True)
             write_atomic(sources / key, checksum.encode())
@@ -140,17 +140,12 @@ def _verified_arrays(spec: Spec, checksum: str) -> Arrays | None:
         remove(spec, checksum)
         return None
     with contextlib.suppress(OSError):  # verified again next time
-        _mark_verified(place)
+        write_atomic(place / "checked", _stamp(place).encode())
     return arrays
 
 
-def _mark_verified(place: Path) -> None:
-    """Record that the arrays, with their current stamp, match their checksum."""
-    write_atomic(place / "checked", _stamp(place).encode())
-
-
 def _stamp(place: Path) -> str:
-    """Sizes and modification times of the arrays."""
+    """Sizes and modification times of the arrays; `checked` contains those last verified."""
     stats = [os.stat(place / f"{field}.npy") for field in Arrays._fields]
     return "\n".join(f"{stat.st_size} {stat.st_mtime_ns}" for stat in stats)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ def fetch(
     url: str | None = None,
     progress: bool = True,
 ) -> Path:
-    """Download a dataset, unless it is already there and undamaged.
+    """Download a dataset, unless an undamaged copy is available.
 
     Archives stay packed. A file appears under its name only when it is complete and its checksum
     matches.
@@ -43,28 +41,22 @@ def fetch(
     'mnist5k.npz'
     """
     spec = find_spec(name)
-    if _is_complete(spec, root):
-        if progress:
-            reason = "comes with perdure" if spec.bundled else "is already there"
-            print(f"{spec.name} {reason}; nothing to download", file=sys.stderr)
-    else:
-        root = cache.folder() if root is None else Path(root)
-        base = (url or spec.url).rstrip("/")
-        for file in spec.layouts[0].files:
-            _retrieve(f"{base}/{Path(file.path).name}", file, root, progress)
-    place = locate(spec, root)
-    assert place is not None
-    return place
-
-
-def _is_complete(spec: Spec, root: Path | str | None) -> bool:
     try:
         load(spec, root)
     except DataError:
         if spec.bundled is not None:
             raise
-        return False
-    return True
+        root = cache.folder() if root is None else Path(root)
+        base = (url or spec.url).rstrip("/")
+        for file in spec.layouts[0].files:
+            _retrieve(f"{base}/{Path(file.path).name}", file, root, progress)
+    else:
+        if progress:
+            reason = "comes with perdure" if spec.bundled else "is already available"
+            print(f"{spec.name} {reason}; nothing to download", file=sys.stderr)
+    place = locate(spec, root)
+    assert place is not None  # loaded or downloaded above
+    return place
 
 
 def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
@@ -96,36 +88,25 @@ def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
 
 def _download(url: str, output: str, _: Any, *, progress: bool) -> None:
     import requests
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
 
-    received = 0
+    on_terminal = sys.stderr.isatty()
+    if progress and not on_terminal:
+        print(f"downloading {url}", file=sys.stderr)
+    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=Console(stderr=True), disable=not (progress and on_terminal))
     Path(output).chmod(0o644)  # pooch's temporary files are readable by their owner only
-    with requests.get(url, stream=True, timeout=30) as response, open(output, "wb") as file:
+    with requests.get(url, stream=True, timeout=30) as response, open(output, "wb") as file, bar:
         if not response.ok:
             raise DataError(f"{url} returned {response.status_code} {response.reason}")
         # Some servers declare a .gz file to be a compressed response; it must stay compressed.
         response.raw.headers.pop("Content-Encoding", None)
         size = int(response.headers.get("Content-Length", 0))
-        with _progress(url, size, progress) as advance:
-            try:
-                for chunk in response.iter_content(2**18):
-                    received += file.write(chunk)
-                    advance(len(chunk))
-            except requests.RequestException:
-                raise DataError(f"{url} disconnected after {received} of {size} bytes") from None
-
-
-@contextmanager
-def _progress(url: str, size: int, shown: bool) -> Iterator[Callable[[int], None]]:
-    """A progress bar on a terminal, a single line elsewhere."""
-    if shown and sys.stderr.isatty():
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
-
-        columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-        with Progress(*columns, console=Console(stderr=True)) as bar:
-            task = bar.add_task(url.rpartition("/")[2], total=size or None)
-            yield lambda n: bar.advance(task, n)
-        return
-    if shown:
-        print(f"downloading {url}", file=sys.stderr)
-    yield lambda _: None
+        task = bar.add_task(url.rpartition("/")[2], total=size or None)
+        try:
+            for chunk in response.iter_content(2**18):
+                bar.advance(task, file.write(chunk))
+        except requests.RequestException:
+            received = file.tell()
+            raise DataError(f"{url} disconnected after {received} of {size} bytes") from None

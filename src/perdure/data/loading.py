@@ -76,12 +76,7 @@ def locate(name: str | Spec, root: Path | str | None = None) -> Path | None:
 
 
 def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
-    """The error message for a dataset of which no file is found.
-
-    Args:
-        name: Name of a dataset, or a `Spec` of your own.
-        root: The only folder to search, as for `load`.
-    """
+    """The error message for a dataset of which no file is found."""
     spec = find_spec(name)
     roots = _roots(spec, root)
     places = dict.fromkeys(str(_path(layout, Path())) for layout in spec.layouts)

@@ -48,8 +48,7 @@ def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> 
     """
     class_il: dict[int, float] = {}
     task_il: dict[int, float] = {}
-    results: list[tuple[Tensor, Tensor]] = []
-    outputs = 0
+    hits = counts = torch.zeros((), dtype=torch.int64)
     for group, scores, labels, position in predictions:
         correct = scores.argmax(dim=1) == labels
         for i in group:
@@ -60,21 +59,17 @@ def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> 
                 columns = torch.tensor(test.classes, device=labels.device)
                 predicted = columns[scores[rows][:, columns].argmax(dim=1)]
                 task_il[i] = _percent(predicted == labels[rows])
-        results.append((labels, correct))
         outputs = scores.shape[1]
+        hits = hits + torch.bincount(labels[correct], minlength=outputs).cpu()
+        counts = counts + torch.bincount(labels, minlength=outputs).cpu()
     return Accuracies(
         class_il=[class_il[i] for i in range(len(tests))],
         task_il=[task_il[i] for i in range(len(tests))] if len(task_il) == len(tests) else None,
-        per_class=_per_class(results, outputs),
+        per_class=[
+            100 * hit / count if count else None
+            for hit, count in zip(hits.tolist(), counts.tolist(), strict=True)
+        ],
     )
-
-
-def _per_class(results: Sequence[tuple[Tensor, Tensor]], classes: int) -> list[float | None]:
-    labels = torch.cat([part for part, _ in results])
-    correct = torch.cat([part for _, part in results])
-    hits = torch.bincount(labels[correct], minlength=classes).tolist()
-    counts = torch.bincount(labels, minlength=classes).tolist()
-    return [100 * hit / count if count else None for hit, count in zip(hits, counts, strict=True)]
 
 
 def _percent(correct: Tensor) -> float:

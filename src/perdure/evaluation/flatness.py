@@ -66,12 +66,16 @@ def flatness(
             for all networks of the same shape.
     """
     module = predictor.module
+    rows = torch.arange(len(samples.labels), device=samples.labels.device)
     results: dict[float, list[tuple[float, float]]] = {sigma: [] for sigma in sigmas}
     for _ in range(draws):
         epsilon = [torch.randn(p.shape, generator=noise).to(p) for p in module.parameters()]
         for sigma, found in results.items():
             with _perturbed(module, epsilon, sigma):
-                found.append(_accuracy_and_loss(predictor, samples))
+                scores = predict_rows(predictor, samples.inputs, rows).float()
+            correct = int((scores.argmax(dim=1) == samples.labels).sum())
+            loss = float(F.cross_entropy(scores, samples.labels))
+            found.append((100 * correct / len(rows), loss))
     accuracies, losses = (
         [mean_std([pair[i] for pair in found]) for found in results.values()] for i in range(2)
     )
@@ -84,13 +88,6 @@ def flatness(
         loss=[_if_finite(mean) for mean, _ in losses],
         loss_std=[_if_finite(std) for _, std in losses],
     )
-
-
-def _accuracy_and_loss(predictor: Predictor, samples: Samples) -> tuple[float, float]:
-    rows = torch.arange(len(samples.labels), device=samples.labels.device)
-    scores = predict_rows(predictor, samples.inputs, rows).float()
-    correct = int((scores.argmax(dim=1) == samples.labels).sum())
-    return 100 * correct / len(rows), float(F.cross_entropy(scores, samples.labels))
 
 
 @contextmanager

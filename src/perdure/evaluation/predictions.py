@@ -8,7 +8,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from perdure.records import Samples
 from perdure.streams import Test
 
 ScoreFunction = Callable[[Tensor], Tensor]
@@ -40,10 +39,17 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
     Returns:
         Predictions for each set of samples.
     """
+    groups: dict[int, list[int]] = {}
+    for i, test in enumerate(tests):
+        groups.setdefault(id(test.samples), []).append(i)
     found = []
-    for group in _by_source(tests):
+    for group in groups.values():
         samples = tests[group[0]].samples()
-        rows = _used_rows([tests[i] for i in group], samples)
+        used = torch.zeros(len(samples.labels), dtype=torch.bool, device=samples.labels.device)
+        for i in group:
+            chosen = tests[i].rows
+            used[slice(None) if chosen is None else chosen] = True
+        rows = used.nonzero().squeeze(1)
         position = torch.empty(len(samples.labels), dtype=torch.int64, device=rows.device)
         position[rows] = torch.arange(len(rows), device=rows.device)
         scores = predict_rows(score, samples.inputs, rows)
@@ -54,18 +60,3 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
 def predict_rows(score: ScoreFunction, inputs: Tensor, rows: Tensor) -> Tensor:
     """Scores [n, classes] of these rows, computed in chunks."""
     return torch.cat([score(inputs[chunk]) for chunk in torch.split(rows, CHUNK)])
-
-
-def _by_source(tests: Sequence[Test]) -> list[list[int]]:
-    groups: dict[int, list[int]] = {}
-    for i, test in enumerate(tests):
-        groups.setdefault(id(test.samples), []).append(i)
-    return list(groups.values())
-
-
-def _used_rows(tests: Sequence[Test], samples: Samples) -> Tensor:
-    """The rows that these tests use, each once, in order."""
-    used = torch.zeros(len(samples.labels), dtype=torch.bool, device=samples.labels.device)
-    for test in tests:
-        used[slice(None) if test.rows is None else test.rows] = True
-    return used.nonzero().squeeze(1)

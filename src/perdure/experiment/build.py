@@ -22,7 +22,7 @@ from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
 from perdure.streams import Augment, Normaliser, Stream
 from perdure.training.distributed import divide
-from perdure.training.engine import Captured, Eager, Engine
+from perdure.training.engine import Captured, Eager
 from perdure.training.loop import Run
 
 
@@ -181,7 +181,7 @@ def initialised(
     return network
 
 
-def build_engine(config: RunConfig) -> Engine:
+def build_engine(config: RunConfig) -> Eager:
     """The engine, with the process-wide switches of torch that it needs."""
     if config.device == "cpu":
         return Eager()

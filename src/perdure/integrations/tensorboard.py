@@ -10,7 +10,6 @@ import json
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from perdure.results import RunFolder
@@ -30,7 +29,13 @@ class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
     def __init__(self, folder: Path | None, runs: Iterable[RunFolder]) -> None:
         self._runs: list[_RunLog] = []
         if folder is not None:
-            _check_installed()
+            try:
+                importlib.import_module("torch.utils.tensorboard")
+            except ImportError:
+                raise ValueError(
+                    "--tensorboard needs the tensorboard package: install it with `pip install "
+                    "tensorboard`, or install perdure[tensorboard]"
+                ) from None
             self._runs = [_RunLog(run, folder.joinpath(*run.path.parts[-3:])) for run in runs]
 
     def update(self) -> None:
@@ -39,26 +44,11 @@ class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
             if not run.source.complete:  # a completed run may be about to be replaced
                 run.update()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Log the remaining events of all runs."""
         for run in self._runs:
             run.update()
             run.close()
-
-
-def _check_installed() -> None:
-    try:
-        importlib.import_module("torch.utils.tensorboard")
-    except ImportError:
-        raise ValueError(
-            "--tensorboard needs the tensorboard package: install it with `pip install "
-            "tensorboard`, or install perdure[tensorboard]"
-        ) from None
 
 
 class _RunLog:

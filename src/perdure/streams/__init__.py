@@ -1,34 +1,22 @@
 """Streams of training data with the tests that belong to them."""
 
-from perdure.streams.augment import CIFAR10, TINY_IMAGENET, CropFlip, Normalise, Scale
-from perdure.streams.from_batches import from_batches
-from perdure.streams.from_data import from_dataset, from_tensors
-from perdure.streams.gcil import gcil
-from perdure.streams.mnist360 import mnist360
-from perdure.streams.permuted import permuted
-from perdure.streams.rotated import rotate, rotated
-from perdure.streams.split import split
-from perdure.streams.stream import Augment, ComposedTask, Normaliser, Stream, Task, Test
-
-__all__ = [
-    "CIFAR10",
-    "TINY_IMAGENET",
-    "Augment",
-    "ComposedTask",
-    "CropFlip",
-    "Normalise",
-    "Normaliser",
-    "Scale",
-    "Stream",
-    "Task",
-    "Test",
-    "from_batches",
-    "from_dataset",
-    "from_tensors",
-    "gcil",
-    "mnist360",
-    "permuted",
-    "rotate",
-    "rotated",
-    "split",
-]
+from perdure.streams.augment import CIFAR10 as CIFAR10
+from perdure.streams.augment import TINY_IMAGENET as TINY_IMAGENET
+from perdure.streams.augment import CropFlip as CropFlip
+from perdure.streams.augment import Normalise as Normalise
+from perdure.streams.augment import Scale as Scale
+from perdure.streams.from_batches import from_batches as from_batches
+from perdure.streams.from_data import from_dataset as from_dataset
+from perdure.streams.from_data import from_tensors as from_tensors
+from perdure.streams.gcil import gcil as gcil
+from perdure.streams.mnist360 import mnist360 as mnist360
+from perdure.streams.permuted import permuted as permuted
+from perdure.streams.rotated import rotate as rotate
+from perdure.streams.rotated import rotated as rotated
+from perdure.streams.split import split as split
+from perdure.streams.stream import Augment as Augment
+from perdure.streams.stream import ComposedTask as ComposedTask
+from perdure.streams.stream import Normaliser as Normaliser
+from perdure.streams.stream import Stream as Stream
+from perdure.streams.stream import Task as Task
+from perdure.streams.stream import Test as Test

@@ -87,7 +87,7 @@ class Normalise:
 def _shift_and_scale(
     mean: tuple[float, ...], std: tuple[float, ...], top: int, device: torch.device
 ) -> tuple[Tensor, Tensor]:
-    """What maps a value in [0, top] to (value / top - mean) / std, as [channels, 1, 1] each."""
+    """Shift and scale [channels, 1, 1] that map [0, top] to (value / top - mean) / std."""
     with torch.inference_mode(False):  # the cached tensors are also used in training
         average, deviation = torch.tensor([mean, std], dtype=torch.float64)[..., None, None]
         shift, scale = -average / deviation, 1 / (top * deviation)

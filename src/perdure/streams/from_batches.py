@@ -63,7 +63,7 @@ def from_batches(
         classes=classes,
         shape=shape,
         tasks=[IterableTask(task, part, shape, classes) for task, part in parts.items()],
-        tests=make_tests(list(parts), test, tests, shape=shape, classes=classes),
+        tests=make_tests(list(parts), test, tests, shape, classes),
         normalise=normalise or Scale(),
         augment=augment,
         boundaries=isinstance(batches, Mapping),

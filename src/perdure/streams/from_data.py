@@ -13,7 +13,7 @@ from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams.augment import Scale
-from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of
+from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 Pair: TypeAlias = Sequence[Array] | Samples
@@ -84,7 +84,7 @@ def from_tensors(
             for t, index in enumerate(rows, 1)
         ]
     names = [part.name for part in parts]
-    held_out = make_tests(names, test, tests, groups=groups, shape=shape, classes=classes)
+    held_out = make_tests(names, test, tests, shape, classes, groups)
     return Stream(
         name=name,
         data="own",
@@ -193,45 +193,39 @@ def make_tests(
     names: Sequence[str],
     test: Pair | None,
     tests: Sequence[Pair] | None,
-    *,
-    groups: Sequence[Sequence[int]] | None = None,
     shape: tuple[int, ...],
     classes: int,
+    groups: Sequence[Sequence[int]] | None = None,
 ) -> list[Test]:
     """The tests of a stream with these tasks: `test`, divided by `groups`, or one per task."""
+    check = partial(check_samples, "test", shape=shape, classes=classes)
     if test is not None and tests is not None:
         raise ValueError("give either test (for the stream) or tests (one for each task), not both")
-    if test is not None:
-        samples = check_samples("test", test, shape=shape, classes=classes)
-        if groups is None:
-            return [Test("test", lambda: samples)]
-        return _divide(names, samples, groups)
-    if tests is not None and len(tests) != len(names):
-        raise ValueError(f"there are {len(tests)} tests for {len(names)} tasks")
-    return [
-        Test(
-            names[task],
-            partial(Samples, *check_samples("test", pair, shape=shape, classes=classes)),
-            classes=None if groups is None else tuple(groups[task]),
-            since=task,
-        )
-        for task, pair in enumerate(tests or ())
-    ]
-
-
-def _divide(names: Sequence[str], samples: Samples, groups: Sequence[Sequence[int]]) -> list[Test]:
-    """One test for each group of classes, all with the same samples."""
-
-    def everything() -> Samples:
-        return samples
-
-    tests = []
+    if tests is not None:
+        if len(tests) != len(names):
+            raise ValueError(f"there are {len(tests)} tests for {len(names)} tasks")
+        return [
+            Test(
+                names[task],
+                partial(Samples, *check(pair)),
+                classes=None if groups is None else tuple(groups[task]),
+                since=task,
+            )
+            for task, pair in enumerate(tests)
+        ]
+    if test is None:
+        return []
+    samples = check(test)
+    shared = partial(Samples, *samples)  # so that all tests are evaluated in one pass
+    if groups is None:
+        return [Test("test", shared)]
+    found = []
     for task, (name, group) in enumerate(zip(names, groups, strict=True)):
-        rows = _rows_of(samples.labels, group)
+        rows = rows_of(samples.labels, group)
         if not len(rows):
             raise ValueError(f"there are no test samples of classes {list(group)}")
-        tests.append(Test(name, everything, rows, tuple(group), since=task))
-    return tests
+        found.append(Test(name, shared, rows, tuple(group), since=task))
+    return found
 
 
 def _task_rows(
@@ -243,15 +237,15 @@ def _task_rows(
     """The rows of each task, on the labels' device; None if the stream has no tasks."""
     if tasks is not None and groups is not None:
         raise ValueError("give either tasks (rows) or groups (classes), not both")
-    if tasks is None and groups is None:
-        return None
     if groups is not None:
         grouped = [c for group in groups for c in group]
         if len(set(grouped)) < len(grouped) or not all(0 <= c < classes for c in grouped):
             raise ValueError(f"groups must have classes 0 to {classes - 1}, each at most once")
-        rows = [_rows_of(labels, group) for group in groups]
+        rows = [rows_of(labels, group) for group in groups]
+    elif tasks is not None:
+        rows = [_check_rows(task, len(labels)).to(labels.device) for task in tasks]
     else:
-        rows = [_check_rows(task, len(labels)).to(labels.device) for task in tasks or ()]
+        return None
     for task, index in enumerate(rows, 1):
         if not len(index):
             raise ValueError(f"task {task} has no training samples")
@@ -260,16 +254,10 @@ def _task_rows(
     return rows
 
 
-def _rows_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
-    """The rows whose label is one of these classes."""
-    wanted = torch.tensor(classes, dtype=torch.int64, device=labels.device)
-    return torch.isin(labels, wanted).nonzero().squeeze(1)
-
-
 def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
     rows = torch.as_tensor(task)
     if not len(rows):
-        return torch.empty(0, dtype=torch.int64)
+        return rows
     if rows.ndim != 1 or rows.dtype == torch.bool or rows.is_floating_point():
         raise ValueError(
             f"a task is {rows.dtype} {list(rows.shape)}; expected a list of row numbers"
@@ -280,16 +268,15 @@ def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
 
 
 def _collect(dataset: MapDataset) -> Samples:
-    n = len(dataset)
-    if not n:
+    if not len(dataset):
         raise ValueError("the dataset is empty")
-    inputs: Tensor | None = None
-    labels = torch.empty(n, dtype=torch.int64)
-    for i in range(n):
+    inputs = torch.empty(0)
+    labels = torch.empty(len(dataset), dtype=torch.int64)
+    for i in range(len(dataset)):
         item, label = dataset[i]
         tensor = _input(item)
-        if inputs is None:
-            inputs = tensor.new_empty((n, *tensor.shape))
+        if not i:
+            inputs = tensor.new_empty((len(dataset), *tensor.shape))
         if tensor.shape != inputs.shape[1:]:
             raise ValueError(
                 f"item {i} of the dataset has shape {list(tensor.shape)}, "
@@ -297,7 +284,6 @@ def _collect(dataset: MapDataset) -> Samples:
             )
         inputs[i] = tensor
         labels[i] = int(label)
-    assert inputs is not None
     return Samples(inputs, labels)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from perdure.data import Dataset
 from perdure.randomness import generator
-from perdure.records import Samples
-from perdure.streams.augment import Scale
-from perdure.streams.stream import Stream, Task, Test, checksum_of
+from perdure.streams.stream import Stream, checksum_of, transformed
 
 
 def permuted(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
@@ -24,6 +22,7 @@ def permuted(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
         seed: Seed of the permutations.
         tasks: Number of tasks.
 
+    >>> from perdure import Samples
     >>> samples = Samples(torch.arange(4, dtype=torch.uint8).view(1, 1, 2, 2), torch.tensor([0]))
     >>> stream = permuted(Dataset("tiny", samples, samples, classes=1, checksum=""), tasks=2)
     >>> [task.samples().inputs.flatten().sort().values.tolist() for task in stream.tasks]
@@ -32,32 +31,14 @@ def permuted(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
     pixels = dataset.train.inputs[0].numel()
     draws = generator(seed, "permutations")
     permutations = torch.stack([torch.randperm(pixels, generator=draws) for _ in range(tasks)])
-    on_device = permutations.to(dataset.train.inputs.device)
-    names = [f"permutation {number}" for number in range(tasks)]
-    return Stream(
-        name="p-mnist",
-        data=dataset.name,
-        classes=dataset.classes,
-        shape=tuple(dataset.train.inputs.shape[1:]),
-        tasks=[
-            Task(
-                name,
-                partial(_permute, dataset.train, permutation),
-                size=len(dataset.train.labels),
-                drop_last=False,
-            )
-            for name, permutation in zip(names, on_device, strict=True)
-        ],
-        tests=[
-            Test(name, cache(partial(_permute, dataset.test, permutation)), since=task)
-            for task, (name, permutation) in enumerate(zip(names, on_device, strict=True))
-        ],
-        normalise=Scale(),
-        checksum=checksum_of("p-mnist", dataset.checksum, seed, permutations),
-    )
+    transforms = [
+        (f"permutation {number}", partial(_permute, permutation))
+        for number, permutation in enumerate(permutations.to(dataset.train.inputs.device))
+    ]
+    checksum = checksum_of("p-mnist", dataset.checksum, seed, permutations)
+    return transformed("p-mnist", dataset, transforms, checksum)
 
 
-def _permute(samples: Samples, permutation: Tensor) -> Samples:
-    pixels = samples.inputs.flatten(1)
-    inputs = pixels.gather(1, permutation.expand(len(pixels), -1))
-    return Samples(inputs.view_as(samples.inputs), samples.labels)
+def _permute(permutation: Tensor, inputs: Tensor) -> Tensor:
+    pixels = inputs.flatten(1)
+    return pixels.gather(1, permutation.expand(len(pixels), -1)).view_as(inputs)

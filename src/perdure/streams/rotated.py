@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache, partial
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from perdure.data import Dataset
 from perdure.randomness import generator
-from perdure.records import Samples
-from perdure.streams.augment import Scale
-from perdure.streams.stream import Stream, Task, Test, checksum_of
+from perdure.streams.stream import Stream, checksum_of, transformed
 
 CHUNK = 1024
 """Images rotated at once if each has its own angle; limits memory use."""
@@ -28,6 +26,7 @@ def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
         seed: Seed of the angles.
         tasks: Number of tasks.
 
+    >>> from perdure import Samples
     >>> samples = Samples(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.arange(3))
     >>> stream = rotated(Dataset("tiny", samples, samples, classes=3, checksum=""), tasks=2)
     >>> [task.samples().inputs.shape[0] for task in stream.tasks]
@@ -35,32 +34,9 @@ def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
     """
     draws = generator(seed, "angles")
     angles = 180 * torch.rand(tasks, generator=draws, dtype=torch.float64)
-    names = [f"{angle:.2f} degrees" for angle in angles.tolist()]
-    return Stream(
-        name="r-mnist",
-        data=dataset.name,
-        classes=dataset.classes,
-        shape=tuple(dataset.train.inputs.shape[1:]),
-        tasks=[
-            Task(
-                name,
-                partial(_rotated, dataset.train, angle),
-                size=len(dataset.train.labels),
-                drop_last=False,
-            )
-            for name, angle in zip(names, angles.tolist(), strict=True)
-        ],
-        tests=[
-            Test(name, cache(partial(_rotated, dataset.test, angle)), since=task)
-            for task, (name, angle) in enumerate(zip(names, angles.tolist(), strict=True))
-        ],
-        normalise=Scale(),
-        checksum=checksum_of("r-mnist", dataset.checksum, seed, angles),
-    )
-
-
-def _rotated(samples: Samples, angle: float) -> Samples:
-    return Samples(rotate(samples.inputs, angle), samples.labels)
+    transforms = [(f"{a:.2f} degrees", partial(rotate, degrees=a)) for a in angles.tolist()]
+    checksum = checksum_of("r-mnist", dataset.checksum, seed, angles)
+    return transformed("r-mnist", dataset, transforms, checksum)
 
 
 def rotate(inputs: Tensor, degrees: float | Tensor) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from functools import partial
 
 from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams.augment import Scale
-from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of
+from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 
 
 def split(
@@ -41,32 +41,22 @@ def split(
     if tasks < 1 or dataset.classes % tasks:
         raise ValueError(f"{dataset.classes} classes cannot be divided equally into {tasks} tasks")
     size = dataset.classes // tasks
-
-    def rows(labels: Tensor, task: int) -> Tensor:
-        return (labels.div(size, rounding_mode="floor") == task).nonzero().squeeze(1)
-
-    def test() -> Samples:
-        return dataset.test
-
-    def classes(task: int) -> tuple[int, ...]:
-        return tuple(range(task * size, (task + 1) * size))
-
-    def train(task: int) -> Task:
-        index = rows(dataset.train.labels, task)
-        label = f"classes {classes(task)[0]} to {classes(task)[-1]}"
-        return Task(label, lambda: dataset.train.rows(index), size=len(index))
-
-    parts = [train(task) for task in range(tasks)]
+    test = partial(Samples, *dataset.test)  # shared: all tests are evaluated in one pass
+    parts, tests = [], []
+    for task in range(tasks):
+        classes = tuple(range(task * size, (task + 1) * size))
+        label = f"classes {classes[0]} to {classes[-1]}"
+        rows = rows_of(dataset.train.labels, classes)
+        parts.append(Task(label, partial(dataset.train.rows, rows), size=len(rows)))
+        test_rows = rows_of(dataset.test.labels, classes)
+        tests.append(Test(label, test, test_rows, classes, since=task))
     return Stream(
         name=name,
         data=dataset.name,
         classes=dataset.classes,
         shape=tuple(dataset.train.inputs.shape[1:]),
         tasks=parts,
-        tests=[
-            Test(part.name, test, rows(dataset.test.labels, task), classes(task), since=task)
-            for task, part in enumerate(parts)
-        ],
+        tests=tests,
         normalise=normalise or Scale(),
         augment=augment,
         checksum=checksum_of("split", name, dataset.checksum, tasks),

@@ -6,12 +6,15 @@ import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
+from perdure.data import Dataset
 from perdure.records import Samples, join
 from perdure.state import State
+from perdure.streams.augment import Scale
 
 Augment = Callable[[Tensor, torch.Generator], Tensor]
 """Raw inputs and the generator to draw from, to raw inputs of the same shape and dtype."""
@@ -212,6 +215,49 @@ class Stream:
             tests=tuple(replace(test, since=0) for test in self.tests),
             checksum=self.checksum and checksum_of(self.checksum, "joint"),
         )
+
+
+def transformed(
+    name: str,
+    dataset: Dataset,
+    transforms: Sequence[tuple[str, Callable[[Tensor], Tensor]]],
+    checksum: str,
+) -> Stream:
+    """A stream whose tasks each apply one function to all training and test images.
+
+    Args:
+        name: Name for results.
+        dataset: The images.
+        transforms: Name and function of each task.
+        checksum: As in `Stream`.
+    """
+
+    def apply(samples: Samples, transform: Callable[[Tensor], Tensor]) -> Samples:
+        return Samples(transform(samples.inputs), samples.labels)
+
+    n = len(dataset.train.labels)
+    return Stream(
+        name=name,
+        data=dataset.name,
+        classes=dataset.classes,
+        shape=tuple(dataset.train.inputs.shape[1:]),
+        tasks=[
+            Task(task, partial(apply, dataset.train, transform), size=n, drop_last=False)
+            for task, transform in transforms
+        ],
+        tests=[
+            Test(task, cache(partial(apply, dataset.test, transform)), since=number)
+            for number, (task, transform) in enumerate(transforms)
+        ],
+        normalise=Scale(),
+        checksum=checksum,
+    )
+
+
+def rows_of(labels: Tensor, classes: Sequence[int]) -> Tensor:
+    """The rows whose label is one of these classes."""
+    wanted = torch.tensor(classes, dtype=torch.int64, device=labels.device)
+    return torch.isin(labels, wanted).nonzero().squeeze(1)
 
 
 def checksum_of(*parts: str | int | float | Tensor) -> str:

@@ -20,9 +20,9 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
+import msgspec
 import torch
 
 from perdure.files import DamagedError, digest, read_manifest, write_atomic, write_manifest
@@ -35,7 +35,7 @@ KEEP_LAST = 2
 _log = logging.getLogger(__name__)
 
 
-class Checkpoint(NamedTuple):
+class Checkpoint(msgspec.Struct, frozen=True):
     """The manifest of an undamaged checkpoint."""
 
     number: int
@@ -63,11 +63,7 @@ class CheckpointStore:
         self.path = folder / "checkpoints"
         self.events = folder / "events.jsonl"
         self.identity = dict(identity)
-
-    @property
-    def seed(self) -> object:
-        """Seed of the run, for messages."""
-        return self.identity.get("seed")
+        self.seed = self.identity.get("seed")  # for messages
 
     def numbers(self) -> list[int]:
         """Numbers of all checkpoints, damaged ones included, newest first."""
@@ -78,14 +74,11 @@ class CheckpointStore:
         """Step of the newest checkpoint with a readable manifest; None if there is none."""
         for number in self.numbers():
             with contextlib.suppress(ValueError, KeyError, TypeError):
-                return int(read_manifest(self._manifest(number))["step"])
+                return int(read_manifest(self.path / f"{number}.json")["step"])
         return None
 
     def valid(self, *, warn: bool = True) -> Iterator[Checkpoint]:
-        """Yield the undamaged checkpoints, newest first.
-
-        Args:
-            warn: Whether to log a warning for each damaged one.
+        """Yield the undamaged checkpoints, newest first; log a warning for each damaged one.
 
         Raises:
             ValueError: If an undamaged checkpoint belongs to another run or format.
@@ -98,7 +91,7 @@ class CheckpointStore:
                     _log.warning("seed %s: %s; trying the previous checkpoint", self.seed, error)
 
     def _checked(self, number: int) -> Checkpoint:
-        path = self._manifest(number)
+        path, state = self.path / f"{number}.json", self.path / f"{number}.safetensors"
         manifest = read_manifest(path)
         identity = manifest.get("identity")
         if identity != self.identity:
@@ -108,29 +101,18 @@ class CheckpointStore:
                 f"{path} is a checkpoint of {', '.join(f'{k} {found.get(k)!r}' for k in unequal)}; "
                 f"expected {', '.join(f'{k} {self.identity[k]!r}' for k in unequal)}"
             )
-        state = self._state(number)
         try:
-            content = state.read_bytes()
+            if digest(state.read_bytes()) != manifest.get("state"):
+                raise DamagedError(f"{state} is damaged: its checksum does not match its manifest")
+            return msgspec.convert({**manifest, "number": number}, Checkpoint)
         except OSError as error:
             raise DamagedError(f"{state} cannot be read: {error.strerror}") from None
-        if digest(content) != manifest.get("state"):
-            raise DamagedError(f"{state} is damaged: its checksum does not match its manifest")
-        try:
-            return Checkpoint(
-                number,
-                int(manifest["step"]),
-                Position(*(int(n) for n in manifest["position"])),
-                float(manifest["seconds"]),
-                [int(step) for step in manifest["resumed"]],
-                dict(manifest["events"]),
-                dict(manifest["environment"]),
-            )
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
+        except msgspec.ValidationError as error:
             raise DamagedError(f"{path} is not the manifest of a checkpoint: {error}") from None
 
     def resume_from(self, run: Run, checkpoint: Checkpoint) -> None:
         """Restore the run, its events and this store to their state at the checkpoint."""
-        path = self._state(checkpoint.number)
+        path = self.path / f"{checkpoint.number}.safetensors"
         state, _ = read_file(path)
         try:
             run.load_state_dict(state)
@@ -141,14 +123,13 @@ class CheckpointStore:
         self._truncate_events(checkpoint)
         for number in self.numbers():
             if number > checkpoint.number:  # damaged, or missing for another run of the group
-                self._manifest(number).unlink(missing_ok=True)
-                self._state(number).unlink(missing_ok=True)
+                for suffix in ("json", "safetensors"):
+                    (self.path / f"{number}.{suffix}").unlink(missing_ok=True)
 
     def _truncate_events(self, checkpoint: Checkpoint) -> None:
-        try:
+        content = b""
+        with contextlib.suppress(OSError):
             content = self._read_events(int(checkpoint.events["bytes"]))
-        except OSError:
-            content = b""
         if digest(content) != checkpoint.events:
             _log.warning(
                 *("seed %s: %s was altered; its events before step %s are discarded", self.seed),
@@ -169,9 +150,9 @@ class CheckpointStore:
         number = max(self.numbers(), default=0) + 1
         content = as_bytes(state, {"run": self.identity})
         digests = {"events": digest(self._read_events(events)), "state": digest(content)}
-        write_atomic(self._state(number), content)
+        write_atomic(self.path / f"{number}.safetensors", content)
         manifest = {"identity": self.identity, **facts, **digests}
-        write_manifest(self._manifest(number), manifest)
+        write_manifest(self.path / f"{number}.json", manifest)
         for old in self.path.iterdir():
             if not old.stem.isdecimal() or int(old.stem) <= number - KEEP_LAST:
                 old.unlink(missing_ok=True)
@@ -185,22 +166,9 @@ class CheckpointStore:
                 os.fsync(file.fileno())
             return file.read(size)
 
-    def events_size(self) -> int:
-        """Current size of `events.jsonl` in bytes; 0 if it does not exist."""
-        try:
-            return self.events.stat().st_size
-        except OSError:
-            return 0
-
     def clear(self) -> None:
         """Remove all checkpoints."""
         shutil.rmtree(self.path, ignore_errors=True)
-
-    def _manifest(self, number: int) -> Path:
-        return self.path / f"{number}.json"
-
-    def _state(self, number: int) -> Path:
-        return self.path / f"{number}.safetensors"
 
 
 class Checkpointer(Callback):
@@ -240,10 +208,7 @@ class Checkpointer(Callback):
         return self._seconds_before + time.monotonic() - self._started
 
     def resume(self, runs: Sequence[Run]) -> bool:
-        """Restore all runs from the newest checkpoint that they have in common.
-
-        Args:
-            runs: The runs, in the order of the stores, just created.
+        """Restore all runs, just created, from the newest checkpoint that they have in common.
 
         Returns:
             Whether there was one.
@@ -264,7 +229,12 @@ class Checkpointer(Callback):
         for run, store, by_position in zip(runs, self.stores, found, strict=True):
             checkpoint = by_position[max(shared)]
             store.resume_from(run, checkpoint)
-            if changes := _changes(checkpoint.environment, self.environment):
+            changes = [
+                f"{name} was {checkpoint.environment.get(name)}, now {value}"
+                for name, value in self.environment.items()
+                if checkpoint.environment.get(name) != value
+            ]
+            if changes:
                 _log.warning(
                     "seed %s: the environment has changed since the checkpoint (%s); results may "
                     "differ in the last digits from those of an uninterrupted run",
@@ -295,7 +265,8 @@ class Checkpointer(Callback):
                 "resumed": self.resumed,
                 "environment": self.environment,
             }
-            copies.append((store, to_host(run.state_dict()), facts, store.events_size()))
+            events = store.events.stat().st_size if store.events.is_file() else 0
+            copies.append((store, to_host(run.state_dict()), facts, events))
         self._writer = threading.Thread(target=self._write, args=(copies,), daemon=True)
         self._writer.start()
 
@@ -330,22 +301,13 @@ class Checkpointer(Callback):
     def __enter__(self) -> Checkpointer:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, Interrupted) or not isinstance(error, KeyboardInterrupt | SystemExit):
             self.wait()
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Versions, processor and threads: what results may depend on besides the configuration.
-
-    Args:
-        device: Device of the run.
-    """
+    """Versions, processor and threads: what results may depend on besides the configuration."""
     return {
         "threads": torch.get_num_threads(),
         "torch": torch.__version__,
@@ -356,12 +318,3 @@ def describe_environment(device: str) -> dict[str, Any]:
             else torch.cuda.get_device_name(device)
         ),
     }
-
-
-def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Differences between two environments, as phrases."""
-    return [
-        f"{name} was {before.get(name)}, now {value}"
-        for name, value in now.items()
-        if before.get(name) != value
-    ]

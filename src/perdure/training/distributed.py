@@ -58,7 +58,8 @@ def divide(learner: Learner, seed: int = 0) -> None:
         ValueError: If the network has BatchNorm that the ranks cannot share.
     """
     networks = learner.networks()
-    if learner.device.type == "cpu" and any(map(_has_batch_norm, networks)):
+    modules = (module for network in networks for module in network.modules())
+    if learner.device.type == "cpu" and any(isinstance(m, _BatchNorm) for m in modules):
         raise ValueError(
             "the network has BatchNorm, whose statistics processes can share only on GPUs; start "
             "one process, or choose a network without BatchNorm"
@@ -76,19 +77,13 @@ def divide(learner: Learner, seed: int = 0) -> None:
 def synchronise(network: nn.Module) -> None:
     """Replace every BatchNorm by one that computes its statistics over the batch of all ranks.
 
-    Args:
-        network: The network to change, in place. Subclasses of BatchNorm must have a method
-            `synchronised` that returns the replacement.
-
-    Raises:
-        ValueError: If a layer cannot be replaced.
+    Subclasses of BatchNorm must have a method `synchronised` that returns the replacement.
     """
     for module in network.modules():
         for name, norm in list(module.named_children()):
             if not isinstance(norm, _BatchNorm):
                 continue
-            synchronised = getattr(norm, "synchronised", None)
-            if synchronised is not None:
+            if (synchronised := getattr(norm, "synchronised", None)) is not None:
                 module.add_module(name, synchronised())
             elif type(norm) in (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d):
                 convert = nn.SyncBatchNorm.convert_sync_batchnorm
@@ -100,10 +95,6 @@ def synchronise(network: nn.Module) -> None:
                 )
     if isinstance(network, MultiBatchNetwork):  # joined batches would be divided as one
         network.forward_batches = MethodType(one_by_one, network)  # type: ignore[method-assign]
-
-
-def _has_batch_norm(network: nn.Module) -> bool:
-    return any(isinstance(module, _BatchNorm) for module in network.modules())
 
 
 class _Part:

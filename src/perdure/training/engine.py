@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol
 
 import torch
 
@@ -16,26 +15,8 @@ WARM_STEPS = 3
 """Identical eager steps before a capture, in which libraries choose their kernels."""
 
 
-class Engine(Protocol):
-    """Executes the training steps of any number of learners."""
-
-    name: str
-
-    def step(self, learner: Learner, batch: Samples) -> None:
-        """Train the learner on one batch, which is valid and on the learner's device."""
-
-    def synchronize(self) -> None:
-        """Wait until every submitted step has finished, so that learners may be read."""
-
-    def autocast(self) -> AbstractContextManager[object]:
-        """Context for forward passes in the engine's precision; evaluation uses it too."""
-
-    def fallbacks(self) -> list[str]:
-        """Reasons why learners run eagerly although the engine could do better."""
-
-
 class Eager:
-    """Runs every step as the method is written.
+    """Executes the training steps of any number of learners as their methods are written.
 
     Args:
         device: Device of the learners.
@@ -54,16 +35,19 @@ class Eager:
             learner.step(batch.inputs, batch.labels)
 
     def synchronize(self) -> None:
-        """Do nothing: reading a value from the default stream waits for it."""
+        """Wait until every submitted step has finished, so that learners may be read.
+
+        A no-op here: reading a value from the default CUDA stream waits for it.
+        """
 
     def autocast(self) -> AbstractContextManager[object]:
-        """Context for forward passes: float32, or bfloat16 where autocast allows it."""
+        """Context for forward passes in the engine's precision; evaluation uses it too."""
         if self.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def fallbacks(self) -> list[str]:
-        """Return an empty list: eager execution works for every learner."""
+        """Reasons why learners run eagerly although the engine could do better."""
         return []
 
 

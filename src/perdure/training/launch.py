@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import os
@@ -9,7 +10,6 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
 from datetime import timedelta
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,18 +66,10 @@ def is_main_process() -> bool:
 
 
 def setup_ranks(seeds: Sequence[int], device: str, engine: str | None) -> int:
-    """Check that torchrun's processes can train as requested, and select their GPUs.
-
-    Args:
-        seeds: Seeds to train; several ranks train one.
-        device: Requested device: "cpu", "cuda" or "auto".
-        engine: Requested engine, if any; several ranks need the eager one.
-
-    Returns:
-        Number of ranks that train one learner together; 1 without torchrun.
+    """Select the ranks' GPUs, and return how many ranks train one learner; 1 without torchrun.
 
     Raises:
-        ValueError: If several ranks cannot do what is requested.
+        ValueError: If several ranks cannot train these seeds, or not with this device or engine.
     """
     rank = torchrun_rank()
     if rank is None:
@@ -106,9 +98,7 @@ def run_distributed(command: Callable[[], int]) -> int:
     Rank 0 prints the output. The output of other ranks is shown only if they fail on their own.
     A rank that is done leaves the process group at once, so that no other waits for it, but exits
     only after rank 0 has printed everything: torchrun terminates all processes when one fails.
-
-    Args:
-        command: Returns its exit status. Without torchrun it is simply called.
+    Without torchrun, the command is simply called.
     """
     rank = torchrun_rank()
     if rank is None:
@@ -120,11 +110,14 @@ def run_distributed(command: Callable[[], int]) -> int:
         print(f"perdure: rank {rank.number} cannot join the others: {reason}", file=sys.stderr)
         return 1
     output = io.StringIO()
-    if rank.number == 0:
-        status = _status(command)
-    else:
-        with redirect_stdout(output), redirect_stderr(output):
-            status = _status(command)
+    with contextlib.ExitStack() as stack:
+        if rank.number > 0:
+            stack.enter_context(contextlib.redirect_stdout(output))
+            stack.enter_context(contextlib.redirect_stderr(output))
+        try:
+            status = command()
+        except SystemExit as end:
+            status = end.code if isinstance(end.code, int) else int(end.code is not None)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # reporting takes a few seconds at most
     try:
         report = [status, RankLostError.occurred, output.getvalue()]
@@ -156,13 +149,6 @@ def _join_group(rank: Rank) -> Store:
         backend, store=store, rank=rank.number, world_size=rank.ranks, timeout=TIMEOUT
     )
     return PrefixStore("reports", store)
-
-
-def _status(command: Callable[[], int]) -> int:
-    try:
-        return command()
-    except SystemExit as end:
-        return end.code if isinstance(end.code, int) else int(end.code is not None)
 
 
 def _print_reports(reports: Store, ranks: int, timeout: float) -> None:

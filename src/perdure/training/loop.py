@@ -19,7 +19,7 @@ from perdure.state import State
 from perdure.streams import Stream, Task, from_batches
 from perdure.streams.from_data import Pair
 from perdure.training.callbacks import Callback
-from perdure.training.engine import Eager, Engine
+from perdure.training.engine import Eager
 from perdure.training.record import Record
 
 METRICS_EVERY = 100
@@ -52,10 +52,12 @@ class Position(NamedTuple):
 
 def total_steps(stream: Stream, batch: int, epochs: int, max_steps: int | None) -> int | None:
     """Number of steps of a run on a stream; None if the length of the stream is unknown."""
-    counts = [task.steps(batch) for task in stream.tasks]
-    if any(count is None for count in counts):
-        return max_steps
-    total = epochs * sum(count for count in counts if count is not None)
+    total = 0
+    for task in stream.tasks:
+        count = task.steps(batch)
+        if count is None:
+            return max_steps
+        total += epochs * count
     return total if max_steps is None else min(total, max_steps)
 
 
@@ -89,9 +91,9 @@ class Run:
     """Step at which the learner's metrics were last read."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected 1 or more")
+        for name, value in (("batch", self.batch), ("epochs", self.epochs)):
+            if value < 1:
+                raise ValueError(f"{name} is {value}; expected 1 or more")
         if self.learner.needs_boundaries and not self.stream.boundaries:
             raise ValueError(
                 f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
@@ -141,11 +143,7 @@ class Run:
         return self.stream.tasks[number] if 0 <= number < len(self.stream.tasks) else None
 
     def total_steps(self, max_steps: int | None = None) -> int | None:
-        """Number of steps of the whole run; None if the length of the stream is unknown.
-
-        Args:
-            max_steps: The limit given to `train`, if any.
-        """
+        """Number of steps of the whole run, at most `max_steps`; None if unknown."""
         return total_steps(self.stream, self.batch, self.epochs, max_steps)
 
 
@@ -172,7 +170,7 @@ def train(
     *,
     callbacks: Sequence[Callback] = (),
     max_steps: int | None = None,
-    engine: Engine | None = None,
+    engine: Eager | None = None,
     stop: Callable[[], int] | None = None,
 ) -> list[Record]:
     """Train and evaluate runs together, one batch of each in turn.
@@ -252,28 +250,16 @@ def fit(
     elif epochs > 1 and isinstance(data, Iterator):
         raise ValueError(f"data is an iterator, which can be read only once; epochs is {epochs}")
     else:
-        run = Run(learner, _stream_of(data, learner), epochs=epochs, seed=seed)
+        batches = _Batches(data)
+        classes = learner.predict_proba(batches.inputs[:1]).shape[1]
+        shape = tuple(batches.inputs.shape[1:])
+        stream = from_batches(batches, classes=classes, shape=shape, name="data")
+        run = Run(learner, stream, epochs=epochs, seed=seed)
     return train([run], callbacks=callbacks)[0]
 
 
-def _stream_of(data: Iterable[Pair], learner: Learner) -> Stream:
-    """A stream of one task over batches that fit the learner, judging by the first."""
-    batches = _Batches(data)
-    try:
-        inputs, labels = (torch.as_tensor(part) for part in batches.first[:2])
-        if labels.ndim != 1:
-            raise ValueError(f"its labels have {labels.ndim} dimensions")
-    except (LookupError, TypeError, ValueError, RuntimeError) as error:
-        raise ValueError(
-            "data must yield batches (inputs [n, ...], labels [n]), but its first item is "
-            f"something else ({error}); wrap a Dataset in a DataLoader or use from_dataset"
-        ) from None
-    classes = learner.predict_proba(inputs[:1]).shape[1]
-    return from_batches(batches, classes=classes, shape=tuple(inputs.shape[1:]), name="data")
-
-
 class _Batches:
-    """An iterable of batches whose first batch is known, without reading it twice."""
+    """An iterable of batches whose first inputs are known, without reading them twice."""
 
     def __init__(self, data: Iterable[Pair]) -> None:
         try:
@@ -284,11 +270,20 @@ class _Batches:
                 f"data is of type {kind}; expected a Stream or an iterable of batches"
             ) from None
         try:
-            self.first = next(iterator)
+            first = next(iterator)
         except StopIteration:
             raise ValueError("data contains no batches") from None
+        try:
+            self.inputs, labels = (torch.as_tensor(part) for part in first[:2])
+            if labels.ndim != 1:
+                raise ValueError(f"its labels have {labels.ndim} dimensions")
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+            raise ValueError(
+                "data must yield batches (inputs [n, ...], labels [n]), but its first item is "
+                f"something else ({error}); wrap a Dataset in a DataLoader or use from_dataset"
+            ) from None
         self.data = data
-        self.started: Iterator[Pair] | None = itertools.chain([self.first], iterator)
+        self.started: Iterator[Pair] | None = itertools.chain([first], iterator)
 
     def __iter__(self) -> Iterator[Pair]:
         started, self.started = self.started, None
@@ -298,25 +293,20 @@ class _Batches:
         return len(cast(Sized, self.data))
 
 
+@dataclass
 class _Group:
     """Runs that are trained together."""
 
-    def __init__(
-        self,
-        runs: Sequence[Run],
-        callbacks: Sequence[Callback],
-        max_steps: int | None,
-        engine: Engine,
-        stop: Callable[[], int] | None,
-    ) -> None:
-        self.runs = runs
-        self.first = runs[0]
-        self.callbacks = callbacks
-        self.max_steps = max_steps
-        self.engine = engine
-        self.stop = stop
+    runs: Sequence[Run]
+    callbacks: Sequence[Callback]
+    max_steps: int | None
+    engine: Eager
+    stop: Callable[[], int] | None
+
+    def __post_init__(self) -> None:
+        self.first = self.runs[0]
         self.first_step = self.first.step
-        self.total_steps = self.first.total_steps(max_steps)
+        self.total_steps = self.first.total_steps(self.max_steps)
         self.started = self.last_progress = time.monotonic()
 
     def train(self) -> list[Record]:
@@ -380,33 +370,29 @@ class _Group:
         """Between two steps: save a checkpoint if one is due, and stop if requested."""
         signum = 0 if self.stop is None else self.stop()
         if signum or due:
-            self._save()
+            self.engine.synchronize()
+            for run in self.runs:
+                _check_finite(run)
+            # Weights that just became infinite or NaN show in the next loss, which is reported.
+            if all(run.learner.has_finite_weights() for run in self.runs):
+                for callback in self.callbacks:
+                    callback.on_checkpoint(self.runs)
         if signum:
             raise Interrupted(signum)
-
-    def _save(self) -> None:
-        self.engine.synchronize()
-        for run in self.runs:
-            _check_finite(run)
-        # Weights that just became infinite or NaN show in the next loss, which is reported.
-        if all(run.learner.has_finite_weights() for run in self.runs):
-            for callback in self.callbacks:
-                callback.on_checkpoint(self.runs)
 
     def _evaluate(self, number: int) -> None:
         """Evaluate every predictor on the tests of the tasks seen and of the next one."""
         for run in self.runs:
-            tests = [
-                i
+            known = {
+                i: test
                 for i, test in enumerate(run.stream.tests)
                 if number < 0 or test.since <= number + 1
-            ]
-            if tests:
-                chosen = [run.stream.tests[i] for i in tests]
-                for name, predict in run.learner.predictors().items():
-                    on_device = _on_device(predict, run.learner.device)
-                    with self.engine.autocast():
-                        run.record.add(name, number, tests, accuracies(on_device, chosen))
+            }
+            for name, predict in run.learner.predictors().items() if known else ():
+                score = _on_device(predict, run.learner.device)
+                with self.engine.autocast():
+                    found = accuracies(score, list(known.values()))
+                run.record.add(name, number, list(known), found)
             for callback in self.callbacks:
                 callback.on_task(run, number)
 

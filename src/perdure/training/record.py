@@ -7,12 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from perdure.evaluation import (
-    Accuracies,
-    backward_transfer,
-    forgetting,
-    forward_transfer,
-)
+from perdure.evaluation import Accuracies, backward_transfer, forgetting, forward_transfer
 from perdure.learners import Learner
 from perdure.state import State
 from perdure.streams import Stream
@@ -105,17 +100,17 @@ class Record:
         return {
             "moments": ["start" if m < 0 else self.stream.tasks[m].name for m in self.moments],
             "tests": [test.name for test in self.stream.tests],
-            "predictors": {name: self._predictor_result(name) for name in self.class_il},
+            "predictors": {
+                name: {
+                    "class_il": self._summary(self.class_il[name]),
+                    "task_il": self._summary(self.task_il[name]),
+                    "per_class": self.per_class.get(name),
+                }
+                for name in self.class_il
+            },
             "complete": len(self.moments) == len(self.stream.tasks) + 1 or not self.stream.tests,
             "steps": self.steps,
             "totals": self.totals,
-        }
-
-    def _predictor_result(self, predictor: str) -> dict[str, Any]:
-        return {
-            "class_il": self._summary(self.class_il[predictor]),
-            "task_il": self._summary(self.task_il[predictor]),
-            "per_class": self.per_class.get(predictor),
         }
 
     def _summary(self, matrix: list[Row]) -> dict[str, Any] | None:

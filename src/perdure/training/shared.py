@@ -4,18 +4,29 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch.distributed as dist
 
-from perdure.learners import Learner
 from perdure.results import RunFolder
 from perdure.state import to_host
 from perdure.training.checkpoint import Checkpointer
 from perdure.training.distributed import from_all, from_rank_0
 from perdure.training.loop import Run, TrainingError
 
+P = ParamSpec("P")
 T = TypeVar("T")
+
+
+def _on_rank_0(
+    method: Callable[Concatenate[RunFolder, P], T],
+) -> Callable[Concatenate[RunFolder, P], T]:
+    """The method called on rank 0 only, for a folder that only rank 0 accesses."""
+
+    def call(folder: RunFolder, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return from_rank_0(lambda: method(RunFolder(folder.path), *args, **kwargs))
+
+    return call
 
 
 class SharedFolder(RunFolder):
@@ -27,32 +38,25 @@ class SharedFolder(RunFolder):
         with RunFolder(self.path).locked() if dist.get_rank() == 0 else contextlib.nullcontext():
             yield
 
-    def refuse_if_locked(self) -> None:
-        """Raise a LockedError if another process is writing to the folder."""
-        from_rank_0(lambda: RunFolder(self.path).refuse_if_locked())
-
     @property
     def complete(self) -> bool:
         """Whether the run is complete."""
         return from_rank_0(lambda: RunFolder(self.path).complete)
 
-    def check(self, name: str) -> None:
-        """Raise a DamagedError if a file of the completed run was altered."""
-        from_rank_0(lambda: RunFolder(self.path).check(name))
-
-    def read(self, name: str, kind: type[T]) -> T:
-        """Read a JSON file into a typed record, as rank 0 sees it."""
-        return from_rank_0(lambda: RunFolder(self.path).read(name, kind))
-
-    def begin(self, config: Mapping[str, Any]) -> None:
-        """Create the folder. Raise a TrainingError if the ranks' configurations differ."""
-        _check_equal(config)
-        from_rank_0(lambda: RunFolder(self.path).begin(config))
+    refuse_if_locked = _on_rank_0(RunFolder.refuse_if_locked)
+    check = _on_rank_0(RunFolder.check)
+    read = _on_rank_0(RunFolder.read)
+    finish = _on_rank_0(RunFolder.finish)
 
     def reopen(self, config: Mapping[str, Any]) -> None:
         """Reopen the folder. Raise a TrainingError if the ranks' configurations differ."""
         _check_equal(config)
         from_rank_0(lambda: RunFolder(self.path).reopen(config))
+
+    def begin(self, config: Mapping[str, Any]) -> None:
+        """Create the folder. Raise a TrainingError if the ranks' configurations differ."""
+        _check_equal(config)
+        from_rank_0(lambda: RunFolder(self.path).begin(config))
 
     def event(self, kind: str, **content: Any) -> None:
         """Append an event. Raise a TrainingError if the losses show that the ranks diverged.
@@ -67,12 +71,6 @@ class SharedFolder(RunFolder):
                 "stream must supply the same batches to every process"
             )
         from_rank_0(lambda: RunFolder(self.path).event(kind, **content))
-
-    def finish(
-        self, learner: Learner, result: Mapping[str, Any], timing: Mapping[str, Any]
-    ) -> None:
-        """Write the results of the run."""
-        from_rank_0(lambda: RunFolder(self.path).finish(learner, result, timing))
 
 
 def _check_equal(config: Mapping[str, Any]) -> None:
