@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from perdure.config import RunConfig
+from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
 from perdure.results.folder import RunFolder
 
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -109,48 +110,6 @@ class Timing(Struct, frozen=True, kw_only=True):
         return None if self.seconds is None else self.seconds / self.side_by_side
 
 
-class Bin(Struct, frozen=True, kw_only=True):
-    """A bin of a reliability diagram."""
-
-    lower: Number
-    upper: Number
-    count: Number
-    accuracy: Number | None
-    confidence: Number | None
-
-
-class Calibration(Struct, frozen=True, kw_only=True):
-    """Expected calibration error and the bins it is computed from."""
-
-    ece: Number
-    bins: list[Bin]
-
-
-class Flatness(Struct, frozen=True, kw_only=True):
-    """Accuracy and loss on training samples under noise of rising strength on the weights."""
-
-    sigmas: list[Number]
-    accuracy: list[Percent]
-    accuracy_std: list[Percent]
-    loss: list[Number | None]
-    loss_std: list[Number | None]
-
-
-class TaskProbabilities(Struct, frozen=True, kw_only=True):
-    """Mean probability that a network gives to each task, or to each class."""
-
-    names: list[str]
-    kind: str
-    mass: list[Number]
-
-
-class Confusion(Struct, frozen=True, kw_only=True):
-    """Counts of true (rows) and predicted (columns) classes."""
-
-    classes: list[str | int]
-    counts: list[list[Number]]
-
-
 class PredictorAnalysis(Struct, frozen=True, kw_only=True):
     """The analyses of one predictor."""
 
@@ -158,13 +117,6 @@ class PredictorAnalysis(Struct, frozen=True, kw_only=True):
     task_probabilities: TaskProbabilities
     confusion: Confusion
     flatness: Flatness | None = None
-
-
-class Agreement(Struct, frozen=True, kw_only=True):
-    """Share of the test samples on which two predictors give the same answer."""
-
-    predictors: list[str]
-    matrix: list[list[Number]]
 
 
 class Analysis(Struct, frozen=True, kw_only=True):
@@ -180,7 +132,12 @@ class Analysis(Struct, frozen=True, kw_only=True):
             square = (len(found.confusion.classes),) * 2
             check_shape(found.confusion.counts, square, f"confusion of {name}")
             if (curve := found.flatness) is not None:
-                rows = [curve.accuracy, curve.accuracy_std, curve.loss, curve.loss_std]
+                rows: list[Sequence[Any]] = [
+                    curve.accuracy,
+                    curve.accuracy_std,
+                    curve.loss,
+                    curve.loss_std,
+                ]
                 check_shape(rows, (4, len(curve.sigmas)), f"flatness of {name}")
             mass = found.task_probabilities
             check_shape([mass.mass], (1, len(mass.names)), f"task probabilities of {name}")
@@ -266,6 +223,12 @@ class RunRecord:
     def seed(self) -> int:
         """The run's seed."""
         return self.facts.seed
+
+    @property
+    def answering_analysis(self) -> PredictorAnalysis | None:
+        """The analysis of the network that `predict` uses."""
+        found = {} if self.analysis is None else self.analysis.predictors
+        return found.get(next(iter(self.result.predictors)))
 
 
 @dataclass(frozen=True)

@@ -110,9 +110,8 @@ def analyses_table(settings: Sequence[Setting]) -> Table:
     for name in measures:
         table.add_column(name, justify="right")
     for setting in settings:
-        runs = [run for run in setting.runs if run.analysis is not None]
-        cells = [spread_text(over_seeds(runs, measure), 3) for measure in measures.values()]
+        cells = [spread_text(over_seeds(setting, measure), 3) for measure in measures.values()]
         stream = f"{setting.config.stream} ({setting.data})"
         label = f"{setting.label} ({setting.config.hash})"
-        table.add_row(escape(stream), escape(label), str(len(runs)), *cells)
+        table.add_row(escape(stream), escape(label), str(len(setting.analysed)), *cells)
     return table
