@@ -103,7 +103,6 @@ class Reliability:
     style: Style
     edges: tuple[float, ...]
     accuracy: Values
-    confidence: Values
     share: tuple[float, ...]
     ece: float
     ece_std: float | None

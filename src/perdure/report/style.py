@@ -40,60 +40,45 @@ DARK: Mapping[str, str] = {
 }
 TEXT = 8.5
 """Size of text in points; a page shows charts about one and a half times as large."""
+SETTINGS: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT["soft"],
+    "axes.facecolor": "none",
+    "axes.labelcolor": LIGHT["soft"],
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 7,
+    "axes.titlesize": TEXT + 1,
+    "axes.titleweight": "bold",
+    "figure.facecolor": "none",
+    "font.family": ["DejaVu Sans"],  # part of matplotlib: the same layout everywhere
+    "font.size": TEXT,
+    "grid.color": LIGHT["grid"],
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "path.simplify": False,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "perdure",
+    "text.color": LIGHT["ink"],
+    "text.parse_math": False,  # names may contain dollar signs
+    "xtick.color": LIGHT["soft"],
+    "xtick.major.size": 2.5,
+    "xtick.major.width": 0.6,
+    "ytick.color": LIGHT["soft"],
+    "ytick.major.size": 2.5,
+    "ytick.major.width": 0.6,
+}
+"""Matplotlib's settings for every figure."""
 
 
 def colour(name: str) -> str:
     """The value of a colour of the palette; other colours are returned unchanged."""
     return LIGHT.get(name, name)
-
-
-def settings() -> Any:
-    """Matplotlib's settings for every figure."""
-    return {
-        "axes.axisbelow": True,
-        "axes.edgecolor": LIGHT["soft"],
-        "axes.facecolor": "none",
-        "axes.grid": False,
-        "axes.labelcolor": LIGHT["soft"],
-        "axes.labelsize": TEXT,
-        "axes.linewidth": 0.6,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlecolor": LIGHT["ink"],
-        "axes.titlelocation": "left",
-        "axes.titlepad": 7,
-        "axes.titlesize": TEXT + 1,
-        "axes.titleweight": "bold",
-        "figure.facecolor": "none",
-        "font.family": ["DejaVu Sans"],  # part of matplotlib: the same layout everywhere
-        "font.size": TEXT,
-        "grid.color": LIGHT["grid"],
-        "grid.linewidth": 0.6,
-        "legend.frameon": False,
-        "legend.labelcolor": LIGHT["ink"],
-        "lines.linewidth": 1.6,
-        "lines.solid_capstyle": "round",
-        "path.simplify": False,
-        "pdf.fonttype": 42,
-        "savefig.facecolor": "none",
-        "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "perdure",
-        "text.color": LIGHT["ink"],
-        "text.parse_math": False,  # names may contain dollar signs
-        "xtick.color": LIGHT["soft"],
-        "xtick.labelsize": TEXT,
-        "xtick.major.size": 2.5,
-        "xtick.major.width": 0.6,
-        "ytick.color": LIGHT["soft"],
-        "ytick.labelsize": TEXT,
-        "ytick.major.size": 2.5,
-        "ytick.major.width": 0.6,
-    }
-
-
-def variables(palette: Mapping[str, str]) -> str:
-    """The palette as CSS variables."""
-    return "".join(f"--{name}:{value};" for name, value in palette.items())
 
 
 def inline(svg: str, name: str, title: str) -> str:
