@@ -242,6 +242,7 @@ def _reliability(chart: Reliability, axes: Axes) -> None:
 
 @draw.register
 def _dots(chart: Dots, axes: Axes) -> None:
+    axes.use_sticky_edges = False  # bars must not end the axis
     for place, dot in enumerate(chart.dots):
         axes.axhline(place, color=colour("grid"), linewidth=0.6, zorder=0)
         if chart.lowest is not None and dot.mean < chart.lowest:
