@@ -50,7 +50,7 @@ def render(report: Report, form: Literal["html", "md", "tex"]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"slug": slug, "line": one_line, "code": _code, "fence": _fence}
+    environment.filters |= {"slug": slug, "line": _one_line, "code": _code, "fence": _fence}
     environment.globals |= {"charts": _charts, "light": LIGHT, "dark": DARK}
     text = environment.get_template(f"report.{form}").render(report=report)
     return f"{text.rstrip()}\n"
@@ -65,17 +65,14 @@ def _charts(figure: Figure) -> list[Markup]:
     """Each chart as an SVG element, so that a narrow screen can stack them."""
     from perdure.report.drawing import inline_svg
 
-    return [
-        Markup(inline_svg(chart, f"{figure.name}-{number}", _alternative(figure, chart.title)))
-        for number, chart in enumerate(figure.charts)
-    ]
+    found = []
+    for number, chart in enumerate(figure.charts):
+        title = f"{figure.title}: {chart.title}" if chart.title else figure.title
+        found.append(Markup(inline_svg(chart, f"{figure.name}-{number}", title)))
+    return found
 
 
-def _alternative(figure: Figure, title: str) -> str:
-    return f"{figure.title}: {title}" if title else figure.title
-
-
-def one_line(text: str) -> Markup:
+def _one_line(text: str) -> Markup:
     """Text on one line and not escaped, for a comment."""
     return Markup(" ".join(text.split()))
 

@@ -82,14 +82,9 @@ def colour(name: str) -> str:
 
 
 def inline(svg: str, name: str, title: str) -> str:
-    """Turn an SVG file into an element for a page, with the page's colours and font.
+    """Turn an SVG file of matplotlib into an element with the page's colours and font.
 
-    Text between tags is not changed.
-
-    Args:
-        svg: The file, as matplotlib writes it.
-        name: Prefix of the ids, which must be unique within the page.
-        title: Alternative text.
+    Text between tags is not changed. `name` is the prefix of the ids, `title` the alternative text.
     """
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
@@ -113,12 +108,5 @@ def _tag(tag: str, name: str, used: set[str]) -> str:
     tag = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", tag)
     for known, value in LIGHT.items():
         tag = tag.replace(value, f"var(--{known})")
-    tag = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", _font, tag)
+    tag = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--font)", tag)
     return re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # in points
-
-
-def _font(found: re.Match[str]) -> str:
-    """Only the size of `font: 8.5px 'DejaVu Sans'`; the page sets the family."""
-    size = re.search(r"[\d.]+px", found[2])
-    weight = "font-weight: 700; " if re.search(r"\b(bold|700)\b", found[2]) else ""
-    return f"{weight}font-size: {size[0]}" if size else "font-family: inherit"

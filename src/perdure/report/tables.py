@@ -27,21 +27,16 @@ NETWORKS = ("stable", "plastic", "working")
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: What it shows.
-        value: The number to sort by; cells without one are sorted by their text.
-        published: The published figure, shown below the text.
-        status: "agrees", "above" or "below": how our result compares with the published one.
-        link: Key of the setting to link to.
-    """
+    """A cell of a table."""
 
     text: str
     value: float | None = None
+    """The number to sort by; cells without one are sorted by their text."""
     published: str = ""
     status: str = ""
+    """How our result compares with the published one: "agrees", "above" or "below"."""
     link: str = ""
+    """Key of the setting to link to."""
 
 
 Value = Cell | Spread | str | float | None
@@ -50,16 +45,7 @@ Value = Cell | Spread | str | float | None
 
 @dataclass(frozen=True)
 class Table:
-    """A table for HTML, Markdown or LaTeX.
-
-    Attributes:
-        name: Identifies the table within a report.
-        title: Its heading.
-        caption: How to read it.
-        columns: Headings.
-        rows: One cell per column each.
-        commands: The commands that reproduce its numbers.
-    """
+    """A table of a report, with the commands that reproduce its numbers."""
 
     name: str
     title: str
@@ -77,11 +63,7 @@ class Table:
         rows: Sequence[Mapping[str, Value]],
         settings: Iterable[Setting] = (),
     ) -> Table:
-        """A table from rows by column.
-
-        Columns without any content are left out. `settings` are those whose commands reproduce
-        the numbers.
-        """
+        """A table from rows by column; columns without any content are left out."""
         cells = [{column: _cell(value) for column, value in row.items()} for row in rows]
         names = dict.fromkeys(column for row in cells for column in row)
         columns = [n for n in names if any(row.get(n, _NOTHING) != _NOTHING for row in cells)]
@@ -107,7 +89,7 @@ def _cell(value: Value) -> Cell:
         case Cell():
             return value
         case Spread():
-            return Cell(str(value), value.mean)
+            return Cell(str(value).replace("-", "−"), value.mean)
         case None:
             return _NOTHING
         case str():

@@ -101,11 +101,7 @@ def figures_for(
 ) -> list[Figure]:
     """The published figures for a predictor of these settings, each mean once.
 
-    Args:
-        config: The settings.
-        predictor: The predictor's name.
-        answering: Whether the learner answers with this predictor.
-        table: Number of the paper's table; all tables if None.
+    Figures that do not name a network belong to the one that the learner answers with.
     """
     found = [
         figure
@@ -370,7 +366,7 @@ def _comparison_name(setting: Setting) -> str:
 
 
 def slug(name: str) -> str:
-    """A name as it can stand in a URL fragment or a file name.
+    """A name for use in a URL fragment or a file name.
 
     >>> slug("s-mnist (mnist5k, first 100 steps)")
     's-mnist-mnist5k-first-100-steps'

@@ -44,9 +44,9 @@ def results_table(
     Args:
         settings: What to show, in this order.
         title: The table's title.
-        by_predictor: Whether each setting has a row per network instead of the answering one.
-        table: Number of the paper's table whose figures to prefer; any if None.
-        planned: Seeds that each setting should have, by `config.hash`, to show what is missing.
+        by_predictor: Whether to show all networks instead of the answering one.
+        table: Number of the paper's table whose figures to prefer.
+        planned: Seeds that each setting should have, by `config.hash`.
     """
     streams = {setting.config.stream for setting in settings}
     columns = {

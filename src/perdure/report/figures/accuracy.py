@@ -89,13 +89,8 @@ def class_accuracy(settings: Sequence[Setting]) -> Figure | None:
     if len(widths) != 1 or max(widths) > MAX_CELLS:
         return None
     kept = [i for i in range(max(widths)) if any(values[i] is not None for _, values in rows)]
-    chart = HeatMap(
-        "",
-        tuple(label for label, _ in rows),
-        tuple(str(i) for i in kept),
-        tuple(tuple(values[i] for i in kept) for _, values in rows),
-        "",
-        "class",
-    )
+    names = tuple(label for label, _ in rows)
+    cells = tuple(tuple(values[i] for i in kept) for _, values in rows)
+    chart = HeatMap("", names, tuple(map(str, kept)), cells, "", "class")
     caption = "Final accuracy by class in percent, mean over seeds. Pale classes are forgotten."
     return figure("classes", "Accuracy by class", caption, [chart])

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from perdure.report.charts import (
     MAX_LEGEND,
     Areas,
@@ -148,12 +150,9 @@ def memory(settings: Sequence[Setting]) -> Figure | None:
 
 
 def metric(run: RunRecord, name: str, total: Sequence[str] = ()) -> Curve | None:
-    """A metric over the stream, averaged over at most `MAX_POINTS` intervals.
+    """A metric over the stream, averaged over about `MAX_POINTS` intervals.
 
-    Args:
-        run: The run.
-        name: The metric's name.
-        total: If given, the metric is divided by the sum of these metrics.
+    If `total` is given, the metric is divided by the sum of these metrics.
     """
     steps: list[float] = []
     values: list[float] = []
@@ -205,8 +204,8 @@ def _round(value: float) -> str:
 
 
 def _shades(count: int) -> list[str]:
-    """Colours from dark blue to yellow, with evenly rising lightness."""
+    """Colours from dark blue to yellow, with evenly rising lightness; all visible on black."""
     from matplotlib import colormaps
     from matplotlib.colors import to_hex
 
-    return [to_hex(rgba) for rgba in colormaps["cividis"].resampled(count)(range(count))]
+    return [to_hex(rgba) for rgba in colormaps["cividis"](np.linspace(0.1, 1.0, count))]
