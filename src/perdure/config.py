@@ -340,6 +340,6 @@ def format_seeds(seeds: Iterable[int]) -> str:
     """
     numbers = list(seeds)
     first, last = numbers[0], numbers[-1]
-    if len(numbers) > 1 and numbers == list(range(first, last + 1)):
+    if len(numbers) > 1 and numbers == list(range(first, first + len(numbers))):
         return f"{first}:{last + 1}"
     return ",".join(map(str, numbers))

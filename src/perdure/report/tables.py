@@ -381,6 +381,6 @@ def _seeds(numbers: Sequence[int]) -> str:
     ('0 to 2', '0, 4', '7')
     """
     first, last = numbers[0], numbers[-1]
-    if len(numbers) > 2 and list(numbers) == list(range(first, last + 1)):
+    if len(numbers) > 2 and list(numbers) == list(range(first, first + len(numbers))):
         return f"{first} to {last}"
     return ", ".join(map(str, numbers))
