@@ -133,23 +133,21 @@ class RunConfig:
         buffer = "" if self.buffer_size is None else f", buffer {self.buffer_size}"
         return f"{self.method} on {self.stream}{buffer}"
 
-    def comparable(self, other: RunConfig) -> bool:
-        """Whether results of the two may stand in one table."""
-        return self.select("comparison") == other.select("comparison")
-
     def can_share_a_device(self, other: RunConfig) -> bool:
         """Whether runs of the two can take their steps side by side in one process."""
-        ours, theirs = (
-            (
-                config.select("comparison", "execution"),
-                config.data_root,
-                config.batch,
-                config.epochs,
-                catalog.is_joint(config.method),
-            )
-            for config in (self, other)
-        )
-        return ours == theirs
+
+        def shared(config: RunConfig) -> tuple[Any, ...]:
+            settings = config.select("comparison", "execution")
+            joint = catalog.is_joint(config.method)
+            return settings, config.data_root, config.batch, config.epochs, joint
+
+        return shared(self) == shared(other)
+
+    def usual(self) -> dict[str, Any]:
+        """What the command would choose by itself for the settings that have a default."""
+        fields = dataclasses.fields(self)
+        defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
+        return {**defaults, **DEVICE_DEFAULTS.get(self.device, {})}
 
     def departures(self) -> dict[str, float]:
         """The hyperparameters that differ from those the command would choose by itself.
@@ -191,21 +189,18 @@ class RunConfig:
                 words += [f"--{name.replace('_', '-')}", repr(value)]
             else:
                 words += ["--set", f"{name}={value!r}"]
-        usual: dict[str, Any] = {
-            field.name: field.default
-            for field in dataclasses.fields(self)
-            if field.default is not dataclasses.MISSING
+        usual = {
+            **self.usual(),
+            "network": None if entry is None else entry.network,
+            # Named wherever there is a choice, since it depends on what is installed.
+            "dataset": self.dataset if entry is None or len(entry.datasets) == 1 else None,
+            "device": None,
+            "ranks": self.ranks,  # an option of torchrun
         }
-        usual["network"] = None if entry is None else entry.network
-        # Named wherever there is a choice, since it depends on what is installed.
-        usual["dataset"] = self.dataset if entry is None or len(entry.datasets) == 1 else None
-        usual["device"] = None
-        usual |= DEVICE_DEFAULTS.get(self.device, {})
         for name, value in self.select("comparison", "method", "execution").items():
-            if name not in usual or name == "ranks" or value == usual[name]:
-                continue
-            flag = f"--{name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
+            if name in usual and value != usual[name]:
+                flag = f"--{name.replace('_', '-')}"
+                words += [flag] if value is True else [flag, str(value)]
         return words
 
     def published_figures(self, table: str | None = None) -> list[presets.Figure]:
@@ -345,6 +340,6 @@ def format_seeds(seeds: Iterable[int]) -> str:
     """
     numbers = list(seeds)
     first, last = numbers[0], numbers[-1]
-    if len(numbers) > 1 and numbers == list(range(first, last + 1)):
+    if len(numbers) > 1 and numbers == list(range(first, first + len(numbers))):
         return f"{first}:{last + 1}"
     return ",".join(map(str, numbers))

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from perdure.report import render
 from perdure.report.content import Report, compose
-from perdure.report.page import page
 from perdure.results import collect
 
 from . import made
@@ -25,7 +25,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Report:
 @pytest.fixture(scope="session")
 def html(report: Report) -> str:
     """The report as HTML."""
-    return page(report)
+    return render(report, "html")
 
 
 @pytest.fixture(scope="session")

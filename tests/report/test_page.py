@@ -9,10 +9,8 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+from perdure.report import render
 from perdure.report.content import Report, compose
-from perdure.report.latex import latex
-from perdure.report.markdown import markdown
-from perdure.report.page import page
 from perdure.results import collect
 
 from . import made
@@ -74,7 +72,7 @@ def test_the_page_needs_no_other_files(html: str) -> None:
 
 def test_the_same_runs_give_the_same_page(tmp_path: Path) -> None:
     made.make_run(tmp_path, method="er")
-    first, second = (page(compose(collect([tmp_path]), "Runs")) for _ in range(2))
+    first, second = (render(compose(collect([tmp_path]), "Runs"), "html") for _ in range(2))
     assert first == second
 
 
@@ -95,9 +93,9 @@ def test_the_main_results_are_in_every_format(report: Report, html: str) -> None
         "| agrees |",
         "inconclusive",
     ):
-        assert words in markdown(report)
+        assert words in render(report, "md")
     for words in (r"\toprule", r"92.50 $\pm$ 0.71", "% perdure run s-mnist", "& agrees"):
-        assert words in latex(report)
+        assert words in render(report, "tex")
 
 
 def test_names_and_values_from_users_are_escaped(tmp_path: Path) -> None:
@@ -118,16 +116,16 @@ def test_names_and_values_from_users_are_escaped(tmp_path: Path) -> None:
     (stranger / "x").touch()
     report = compose(collect([tmp_path]), EVIL)
     assert report.figures()
-    html = page(report)
+    html = render(report, "html")
     found = elements(html)
     assert found.seen["script"] == 1
     assert found.seen["img"] == 0
     assert "alert(&#34;1&#34;)" in html
-    plain = markdown(report)
+    plain = render(report, "md")
     fences = re.sub(r"^(`{3,})sh\n.*?^\1$", "", plain, flags=re.MULTILINE | re.DOTALL)
     assert "<script" not in fences
     assert not re.search(r"(?<!\\)`y`", re.sub(r"``.*?``", "", fences))
-    source = latex(report)
+    source = render(report, "tex")
     lines = [line for line in source.splitlines() if not line.startswith("%")]
     assert not any(r"\input" in line for line in lines)
     assert not any(
@@ -139,23 +137,23 @@ def test_skipped_folders_are_listed(tmp_path: Path) -> None:
     (made.make_run(tmp_path) / "result.json").unlink()
     (made.make_run(tmp_path, seed=1) / "result.json").write_text("no JSON")
     report = compose(collect([tmp_path]), "Nothing yet")
-    html = page(report)
+    html = render(report, "html")
     elements(html)
     assert "No run has finished." in html
     assert "unfinished" in html
     assert "damaged" in html
-    assert "unfinished" in markdown(report)
-    assert latex(report).startswith("% Nothing yet: No run has finished.")
+    assert "unfinished" in render(report, "md")
+    assert render(report, "tex").startswith("% Nothing yet: No run has finished.")
 
 
 def test_missing_analyses_are_explained(tmp_path: Path) -> None:
     made.make_run(tmp_path, analysed=False)
     found = collect([tmp_path])
     report = compose(found, "Runs", {found.runs[0].place: "no data"})
-    assert "Not analysed (no data): CLS-ER 500." in page(report)
+    assert "Not analysed (no data): CLS-ER 500." in render(report, "html")
     made.make_run(tmp_path, seed=1)
     report = compose(collect([tmp_path]), "Runs")
-    assert "CLS-ER 500 (1 of 2 seeds)" in page(report)
+    assert "CLS-ER 500 (1 of 2 seeds)" in render(report, "html")
 
 
 def test_the_command_of_an_analysis(tmp_path: Path) -> None:

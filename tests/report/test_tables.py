@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from perdure.report import tables
-from perdure.report.paper_tables import paper_tables
-from perdure.report.tables import Table
+from perdure.report.tables import Table, paper_tables
 from perdure.results import collect
 
 from . import made

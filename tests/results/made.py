@@ -5,27 +5,23 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from perdure.config import RunConfig, default_hyperparameters
+from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
 from perdure.files import write_json
 from perdure.results import Collection, RunFolder, RunRecord, Setting
 from perdure.results.records import (
-    Agreement,
     Analysis,
-    Calibration,
-    Confusion,
     Event,
     Facts,
-    Flatness,
     MetricsEvent,
     PredictorAnalysis,
     PredictorResult,
     Result,
     Scores,
-    TaskProbabilities,
     Timing,
 )
 from perdure.results.table import group
@@ -109,11 +105,11 @@ def analysis(
     accuracy: Sequence[float] = (90.0, 45.0),
     sigmas: Sequence[float] = (0.0, 0.1),
     mass: Sequence[float] = (0.5, 0.5),
-    kind: str = "task",
+    kind: Literal["task", "class"] = "task",
     agreement: float = 0.9,
 ) -> Analysis:
     """An analysis of the network of this name, and of the agreement of stable and plastic."""
-    values: list[float | None] = [*accuracy]
+    stds: list[float | None] = [*accuracy]
     found = PredictorAnalysis(
         calibration=Calibration(ece=ece, bins=[]),
         task_probabilities=TaskProbabilities(
@@ -121,7 +117,13 @@ def analysis(
         ),
         confusion=Confusion(classes=[], counts=[]),
         flatness=Flatness(
-            sigmas=[*sigmas], accuracy=values, accuracy_std=values, loss=values, loss_std=values
+            sigmas=[*sigmas],
+            draws=2,
+            samples=100,
+            accuracy=[*accuracy],
+            accuracy_std=stds,
+            loss=stds,
+            loss_std=stds,
         ),
     )
     matrix = [[1.0, agreement], [agreement, 1.0]]

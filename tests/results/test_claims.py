@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -107,7 +106,6 @@ def test_variance_is_over_seeds() -> None:
     found = evidence("lower_variance", runs)
     assert found.numbers["clser"].mean == pytest.approx(1.0)
     assert found.numbers["mean-er"].mean == pytest.approx(8**0.5)
-    assert found.details["accuracy"]["clser"].mean == 91
     assert found.status == "inconclusive"  # two seeds say little about a variance
     many = [record("clser", s, accuracy=90.0 + s % 2) for s in range(20)]
     many += [record("mean-er", s, accuracy=80.0 + 10 * (s % 2)) for s in range(20)]
@@ -155,7 +153,6 @@ def test_bias_is_the_distance_of_the_last_task_from_an_equal_share() -> None:
     assert found.status == "supported"
     assert found.numbers["clser"].mean == pytest.approx(0.05)
     assert found.numbers["er"].mean == pytest.approx(0.15)
-    assert found.details["distance from uniform"]["clser"].mean == pytest.approx(0.15)
 
 
 def test_without_tasks_bias_is_the_distance_of_the_classes_from_equal_shares() -> None:
@@ -174,7 +171,6 @@ def test_random_updates_are_compared_with_regular_ones_that_differ_in_nothing_el
                 "clser",
                 seed,
                 accuracy=accuracy + seed / 10,
-                analysis=analysis("stable", agreement=0.9),
                 **settings,
             )
             for seed in range(2)
@@ -186,7 +182,6 @@ def test_random_updates_are_compared_with_regular_ones_that_differ_in_nothing_el
     assert found.status == "supported"
     means = {update: spread.mean for update, spread in found.numbers.items()}
     assert means == {"random": pytest.approx(91.05), "regular": pytest.approx(90.05)}
-    assert found.details["agreement of stable and plastic"]["random"].mean == 0.9
 
 
 def test_memories_that_are_updated_at_every_step_say_nothing_about_random_updates() -> None:
@@ -210,10 +205,3 @@ def test_runs_made_from_different_data_are_not_compared(change: dict[str, Any]) 
     assert claim("better_calibrated", [*ours, *er]).evidence == ()
     regular = [record(seed=s, update="regular", **change) for s in range(2)]
     assert claim("random_updates", [*ours, *regular]).evidence == ()
-
-
-def test_a_claim_can_be_written_as_json() -> None:
-    found = claim("stable_best", [record(accuracy=80.0)])
-    plain = json.loads(json.dumps(found.to_json()))
-    assert (plain["name"], plain["status"]) == ("stable_best", "inconclusive")
-    assert plain["evidence"][0]["numbers"]["stable"] == {"mean": 80.0, "std": None, "seeds": 1}

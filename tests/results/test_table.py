@@ -257,7 +257,9 @@ def test_time_is_unknown_if_it_is_unknown_for_one_run() -> None:
     assert setting(record(), unknown).seconds() is None
 
 
-@pytest.mark.parametrize(("seeds", "text"), [([0, 1, 2], "0:3"), ([0, 4], "0,4"), ([7], "7")])
+@pytest.mark.parametrize(
+    ("seeds", "text"), [([0, 1, 2], "0:3"), ([0, 4], "0,4"), ([7], "7"), ([0, 2**62], f"0,{2**62}")]
+)
 def test_the_command_names_the_seeds_that_finished(seeds: list[int], text: str) -> None:
     words = shlex.split(setting(*(record(seed=seed) for seed in seeds)).command)
     assert words[:3] == ["perdure", "run", "s-mnist"]

@@ -51,7 +51,7 @@ class ReportOptions:
 def report(options: ReportOptions) -> int:
     """Read the runs, compute missing analyses, and write the report and its figures."""
     from perdure.files import write_atomic
-    from perdure.report import compose
+    from perdure.report import compose, render
     from perdure.results import collect
 
     out = options.out or Path(f"report.{options.format}")
@@ -65,7 +65,7 @@ def report(options: ReportOptions) -> int:
         collection, missing = _with_analyses(collection, options.data, quiet=options.quiet)
     names = ", ".join(path.resolve().name or str(path) for path in options.runs)
     content = compose(collection, options.title or f"Report on {names}", missing)
-    write_atomic(out, _text(content, options.format).encode())
+    write_atomic(out, render(content, options.format).encode())
     written = [str(out)]
     if options.figures is not None:
         count = _draw(content, options.figures, options.figure_format)
@@ -98,22 +98,6 @@ def _with_analyses(
         except (ValueError, OSError) as error:
             missing[run.place] = str(error).replace(str(run.folder.path), run.place)
     return group(found.values(), collection.skipped), missing
-
-
-def _text(content: Report, form: str) -> str:
-    match form:
-        case "html":
-            from perdure.report.page import page
-
-            return page(content)
-        case "md":
-            from perdure.report.markdown import markdown
-
-            return markdown(content)
-        case _:
-            from perdure.report.latex import latex
-
-            return latex(content)
 
 
 def _draw(content: Report, folder: Path, kind: Literal["svg", "pdf"]) -> int:

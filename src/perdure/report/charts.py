@@ -103,7 +103,6 @@ class Reliability:
     style: Style
     edges: tuple[float, ...]
     accuracy: Values
-    confidence: Values
     share: tuple[float, ...]
     ece: float
     ece_std: float | None
@@ -139,14 +138,7 @@ Chart = HeatMap | Curves | Bars | Areas | Reliability | Dots
 
 @dataclass(frozen=True)
 class Figure:
-    """Charts that belong together.
-
-    Attributes:
-        name: Name of its file, without a suffix.
-        title: Its heading.
-        caption: What it shows and how to read it.
-        charts: At least one chart.
-    """
+    """Charts that belong together, with a caption; `name` is that of its file, without suffix."""
 
     name: str
     title: str

@@ -40,6 +40,40 @@ DARK: Mapping[str, str] = {
 }
 TEXT = 8.5
 """Size of text in points; a page shows charts about one and a half times as large."""
+SETTINGS: Any = {
+    "axes.axisbelow": True,
+    "axes.edgecolor": LIGHT["soft"],
+    "axes.facecolor": "none",
+    "axes.labelcolor": LIGHT["soft"],
+    "axes.linewidth": 0.6,
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "axes.titlelocation": "left",
+    "axes.titlepad": 7,
+    "axes.titlesize": TEXT + 1,
+    "axes.titleweight": "bold",
+    "figure.facecolor": "none",
+    "font.family": ["DejaVu Sans"],  # part of matplotlib: the same layout everywhere
+    "font.size": TEXT,
+    "grid.color": LIGHT["grid"],
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "lines.linewidth": 1.6,
+    "lines.solid_capstyle": "round",
+    "path.simplify": False,
+    "pdf.fonttype": 42,
+    "svg.fonttype": "none",  # text stays text
+    "svg.hashsalt": "perdure",
+    "text.color": LIGHT["ink"],
+    "text.parse_math": False,  # names may contain dollar signs
+    "xtick.color": LIGHT["soft"],
+    "xtick.major.size": 2.5,
+    "xtick.major.width": 0.6,
+    "ytick.color": LIGHT["soft"],
+    "ytick.major.size": 2.5,
+    "ytick.major.width": 0.6,
+}
+"""Matplotlib's settings for every figure."""
 
 
 def colour(name: str) -> str:
@@ -47,64 +81,10 @@ def colour(name: str) -> str:
     return LIGHT.get(name, name)
 
 
-def settings() -> Any:
-    """Matplotlib's settings for every figure."""
-    return {
-        "axes.axisbelow": True,
-        "axes.edgecolor": LIGHT["soft"],
-        "axes.facecolor": "none",
-        "axes.grid": False,
-        "axes.labelcolor": LIGHT["soft"],
-        "axes.labelsize": TEXT,
-        "axes.linewidth": 0.6,
-        "axes.spines.right": False,
-        "axes.spines.top": False,
-        "axes.titlecolor": LIGHT["ink"],
-        "axes.titlelocation": "left",
-        "axes.titlepad": 7,
-        "axes.titlesize": TEXT + 1,
-        "axes.titleweight": "bold",
-        "figure.facecolor": "none",
-        "font.family": ["DejaVu Sans"],  # part of matplotlib: the same layout everywhere
-        "font.size": TEXT,
-        "grid.color": LIGHT["grid"],
-        "grid.linewidth": 0.6,
-        "legend.frameon": False,
-        "legend.labelcolor": LIGHT["ink"],
-        "lines.linewidth": 1.6,
-        "lines.solid_capstyle": "round",
-        "path.simplify": False,
-        "pdf.fonttype": 42,
-        "savefig.facecolor": "none",
-        "svg.fonttype": "none",  # text stays text
-        "svg.hashsalt": "perdure",
-        "text.color": LIGHT["ink"],
-        "text.parse_math": False,  # names may contain dollar signs
-        "xtick.color": LIGHT["soft"],
-        "xtick.labelsize": TEXT,
-        "xtick.major.size": 2.5,
-        "xtick.major.width": 0.6,
-        "ytick.color": LIGHT["soft"],
-        "ytick.labelsize": TEXT,
-        "ytick.major.size": 2.5,
-        "ytick.major.width": 0.6,
-    }
-
-
-def variables(palette: Mapping[str, str]) -> str:
-    """The palette as CSS variables."""
-    return "".join(f"--{name}:{value};" for name, value in palette.items())
-
-
 def inline(svg: str, name: str, title: str) -> str:
-    """Turn an SVG file into an element for a page, with the page's colours and font.
+    """Turn an SVG file of matplotlib into an element with the page's colours and font.
 
-    Text between tags is not changed.
-
-    Args:
-        svg: The file, as matplotlib writes it.
-        name: Prefix of the ids, which must be unique within the page.
-        title: Alternative text.
+    Text between tags is not changed. `name` is the prefix of the ids, `title` the alternative text.
     """
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     used = set(re.findall(r"(?:url\(#|href=\"#)([^)\"]+)", svg))
@@ -128,12 +108,5 @@ def _tag(tag: str, name: str, used: set[str]) -> str:
     tag = re.sub(r"(url\(#|href=\"#)", rf"\g<1>{name}-", tag)
     for known, value in LIGHT.items():
         tag = tag.replace(value, f"var(--{known})")
-    tag = re.sub(r"font(-family)?: ([^;\"]*)'DejaVu Sans'[^;\"]*", _font, tag)
+    tag = re.sub(r"'DejaVu Sans'[^;\"]*", "var(--font)", tag)
     return re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # in points
-
-
-def _font(found: re.Match[str]) -> str:
-    """Only the size of `font: 8.5px 'DejaVu Sans'`; the page sets the family."""
-    size = re.search(r"[\d.]+px", found[2])
-    weight = "font-weight: 700; " if re.search(r"\b(bold|700)\b", found[2]) else ""
-    return f"{weight}font-size: {size[0]}" if size else "font-family: inherit"

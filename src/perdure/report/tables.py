@@ -1,59 +1,51 @@
-"""The tables of a report: the settings, and their results next to the published figures."""
+"""The tables of a report: our results next to the published figures where they apply."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from perdure.results.records import Timing
+from perdure import catalog
+from perdure.config import method_title
+from perdure.presets import paper_figures
+from perdure.results.claims import Claim
 from perdure.results.table import (
     TOLERANCE,
     Collection,
     Comparison,
     Setting,
     Spread,
-    Verdict,
     published_spread,
-    spread_text,
 )
 
 AGREES = (
     f"Results agree if they differ by at most {TOLERANCE:g} percentage points or two standard "
     "errors, whichever is larger."
 )
+NETWORKS = ("stable", "plastic", "working")
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell of a table.
-
-    Attributes:
-        text: What it shows.
-        value: The number to sort by; cells without one are sorted by their text.
-        published: The published figure, shown below the text.
-        status: "agrees", "above" or "below": how our result compares with the published one.
-        link: Key of the setting to link to.
-    """
+    """A cell of a table."""
 
     text: str
     value: float | None = None
+    """The number to sort by; cells without one are sorted by their text."""
     published: str = ""
     status: str = ""
+    """How our result compares with the published one: "agrees", "above" or "below"."""
     link: str = ""
+    """Key of the setting to link to."""
+
+
+Value = Cell | Spread | str | float | None
+"""What can be turned into a cell."""
 
 
 @dataclass(frozen=True)
 class Table:
-    """A table for HTML, Markdown or LaTeX.
-
-    Attributes:
-        name: Identifies the table within a report.
-        title: Its heading.
-        caption: How to read it.
-        columns: Headings.
-        rows: One cell per column each.
-        commands: The commands that reproduce its numbers.
-    """
+    """A table of a report, with the commands that reproduce its numbers."""
 
     name: str
     title: str
@@ -62,169 +54,333 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     commands: tuple[str, ...] = ()
 
+    @classmethod
+    def make(
+        cls,
+        name: str,
+        title: str,
+        caption: str,
+        rows: Sequence[Mapping[str, Value]],
+        settings: Iterable[Setting] = (),
+    ) -> Table:
+        """A table from rows by column; columns without any content are left out."""
+        cells = [{column: _cell(value) for column, value in row.items()} for row in rows]
+        names = dict.fromkeys(column for row in cells for column in row)
+        columns = [n for n in names if any(row.get(n, _NOTHING) != _NOTHING for row in cells)]
+        return cls(
+            name,
+            title,
+            caption,
+            tuple(columns),
+            tuple(tuple(row.get(column, _NOTHING) for column in columns) for row in cells),
+            tuple(dict.fromkeys(setting.command for setting in settings)),
+        )
+
     def numeric(self, column: int) -> bool:
         """Whether a column holds numbers, which are aligned to the right."""
         return any(row[column].value is not None for row in self.rows)
 
 
+_NOTHING = Cell("–")
+
+
+def _cell(value: Value) -> Cell:
+    match value:
+        case Cell():
+            return value
+        case Spread():
+            return Cell(str(value).replace("-", "−"), value.mean)
+        case None:
+            return _NOTHING
+        case str():
+            return Cell(value or "–")
+        case _:
+            return Cell(f"{value:g}", value)
+
+
 def overview(collection: Collection) -> Table:
     """One row for each setting: seeds, data, time and machine."""
-    rows = []
+    rows: list[dict[str, Value]] = []
     for comparison in collection.comparisons:
         for setting in comparison.settings:
+            timings = [run.timing for run in setting.runs]
+            machines = {(t.processor, t.torch and f"torch {t.torch}") for t in timings}
+            finished = max(timing.finished or "" for timing in timings)
             seconds = setting.seconds()
-            mean = None if seconds is None else seconds / len(setting.runs)
-            machines = sorted({_machine(run.timing) for run in setting.runs})
             rows.append(
-                (
-                    Cell(comparison.name),
-                    Cell(setting.label, link=setting.key),
-                    Cell(_seeds(setting.seeds), float(len(setting.runs))),
-                    Cell(setting.data),
-                    Cell(duration(mean), mean),
-                    Cell("; ".join(machines)),
-                    Cell(_finished(setting)),
-                )
+                {
+                    "stream": comparison.name,
+                    "method": Cell(setting.label, link=setting.key),
+                    "seeds": Cell(_seeds(setting.seeds), len(setting.runs)),
+                    "data": setting.data,
+                    "time per run": duration(seconds and seconds / len(setting.runs)),
+                    "machine": "; ".join(sorted(", ".join(filter(None, m)) for m in machines)),
+                    "finished": finished[:16].replace("T", " "),
+                }
             )
-    columns = ("stream", "method", "seeds", "data", "time per run", "machine", "finished")
-    kept = [i for i in range(len(columns)) if i < 4 or any(row[i].text != "–" for row in rows)]
-    return Table(
+    return Table.make(
         "overview",
         "Settings",
         "The number after a method is its buffer size. For runs that shared a GPU, the time is "
         "their share of it.",
-        tuple(columns[i] for i in kept),
-        tuple(tuple(row[i] for i in kept) for row in rows),
-        commands(collection.settings),
+        rows,
+        collection.settings,
     )
 
 
 def results(comparison: Comparison) -> Table:
     """Every setting of a comparison, with published figures where they apply."""
-    settings = comparison.settings
-    compared = any(setting.verdict() for setting in settings)
-    optional = {
-        "Task-IL": [setting.spread(kind="task_il") for setting in settings],
-        "last test": [s.spread(key="last_test") if s.tests_overlap else None for s in settings],
-        "forgetting": [setting.spread(key="forgetting") for setting in settings],
-    }
-    shown = {name: spreads for name, spreads in optional.items() if any(spreads)}
-    columns = ["method", "buffer", "network", "accuracy", "seeds"]
-    columns += ["published", "difference", "verdict"] if compared else []
-    rows = []
-    for i, setting in enumerate(settings):
-        size = setting.config.buffer_size
-        row = [
-            Cell(_short_label(setting), link=setting.key),
-            Cell("–" if size is None else str(size), size or 0),
-            Cell(setting.predictors[0] if setting.predictors else "–"),
-            spread_cell(setting.spread()),
-            Cell(str(len(setting.runs)), float(len(setting.runs))),
-        ]
-        row += _published_cells(setting) if compared else []
-        row += [spread_cell(spreads[i]) for spreads in shown.values()]
-        rows.append(tuple(row))
+    rows: list[dict[str, Value]] = []
+    for setting in comparison.settings:
+        _, bracket, differs = setting.label.partition(" (")  # the buffer size has its own column
+        compared: tuple[Value, Value, Value] = (None, None, None)
+        if verdict := setting.verdict():
+            difference = f"{verdict.difference:+.2f}".replace("-", "−")
+            compared = (
+                published_spread(setting.figures()[0]),
+                Cell(difference, verdict.difference),
+                Cell(verdict.status, status=verdict.status),
+            )
+        rows.append(
+            {
+                "method": Cell(setting.config.method_title + bracket + differs, link=setting.key),
+                "buffer": _buffer(setting.config.buffer_size),
+                "network": setting.predictors[0] if setting.predictors else None,
+                "accuracy": setting.spread(),
+                "seeds": len(setting.runs),
+                **dict(zip(("published", "difference", "verdict"), compared, strict=True)),
+                "Task-IL": setting.spread(kind="task_il"),
+                "last test": setting.spread(key="last_test") if setting.tests_overlap else None,
+                "forgetting": setting.spread(key="forgetting"),
+            }
+        )
     caption = (
         "Accuracy of the answering network after the last task in percent, mean over the tests; "
         "mean ± sample standard deviation over seeds."
     )
-    if compared:
+    table = Table.make(
+        f"results-{comparison.name}", comparison.name, caption, rows, comparison.settings
+    )
+    if "verdict" in table.columns:
         caption += f" {AGREES}"
     elif comparison.config.dataset == "mnist5k":
         caption += " Published figures are not shown: mnist5k is a twelfth of MNIST."
-    if "last test" in shown:
+    if "last test" in table.columns:
         caption += " Each test contains the earlier ones; the last test contains all classes."
-    if "forgetting" in shown:
+    if "forgetting" in table.columns:
         caption += " Forgetting: mean drop of earlier tasks from their best, percentage points."
-    return Table(
-        f"results-{comparison.name}",
-        comparison.name,
-        caption,
-        (*columns, *shown),
-        tuple(rows),
-        commands(settings),
+    return replace(table, caption=caption)
+
+
+def evidence(claim: Claim) -> Table:
+    """The numbers that were compared to check a claim."""
+
+    def cell(spread: Spread | None) -> Cell | None:
+        if spread is None:
+            return None
+        text = spread.text(2 if abs(spread.mean) >= 1 else 3)
+        if spread.std is None:
+            text += f" ({spread.seeds} seed{'s' if spread.seeds > 1 else ''})"
+        return Cell(text, spread.mean)
+
+    names = dict.fromkeys(name for found in claim.evidence for name in found.numbers)
+    rows: list[dict[str, Value]] = [
+        {
+            "setting": found.setting,
+            **{method_title(name): cell(found.numbers.get(name)) for name in names},
+            "result": found.status,
+        }
+        for found in claim.evidence
+    ]
+    return Table.make(f"claim-{claim.name}", claim.text, "", rows)
+
+
+def seeds(comparison: Comparison, setting: Setting) -> Table:
+    """Accuracy, time and folder of each run of a setting."""
+    rows: list[dict[str, Value]] = []
+    for run in setting.runs:
+        scores = {name: run.result.predictors[name].class_il for name in setting.predictors}
+        means = {name: found.mean if found else None for name, found in scores.items()}
+        rows.append(
+            {
+                "seed": Cell(str(run.seed), run.seed),
+                **{n: None if m is None else Cell(f"{m:.2f}", m) for n, m in means.items()},
+                "steps": Cell(str(run.result.steps), run.result.steps),
+                "time": duration(run.timing.share),
+                "host": run.timing.host,
+                "folder": run.place,
+            }
+        )
+    return Table.make(
+        f"seeds-{setting.key}",
+        f"Seeds of {setting.label} on {comparison.name}",
+        "Accuracy of each network after the last task, percent.",
+        rows,
     )
 
 
-def _published_cells(setting: Setting) -> list[Cell]:
-    found = setting.verdict()
-    if found is None:
-        return [Cell("–"), Cell("–"), Cell("–")]
-    difference = f"{found.difference:+.2f}".replace("-", "−")
-    return [
-        spread_cell(published_spread(setting.figures()[0])),
-        Cell(difference, found.difference),
-        Cell(found.status, status=found.status),
-    ]
+# -- tables of the paper --------------------------------------------------------------------
+
+
+def paper_tables(collection: Collection) -> Iterator[Table]:
+    """The paper's tables for which there are runs, filled with our results."""
+    settings = collection.settings
+    yield from _by_stream("1", "Class-IL and Domain-IL", settings)
+    yield from _by_stream("2", "MNIST-360", settings)
+    yield from _by_stream("3", "GCIL-CIFAR-100, mean over the cumulative tests", settings)
+    yield from _networks(collection)
+    yield from _semantic_memories(collection)
+    yield from _sensitivity(collection)
+
+
+def _by_stream(number: str, title: str, settings: Sequence[Setting]) -> Iterator[Table]:
+    """Tables 1 to 3: rows by buffer size and method, columns by stream."""
+    methods = list(catalog.METHODS)
+    used = [setting for setting in settings if setting.figures(table=number)]
+    used.sort(key=lambda s: (s.config.buffer_size or 0, methods.index(s.config.method)))
+    streams = dict.fromkeys(figure.stream for figure in paper_figures(number))
+    rows: dict[tuple[int | None, str], dict[str, Value]] = {}
+    for setting in used:
+        size, method = setting.config.buffer_size, setting.config.method
+        first = {"buffer": _buffer(size), "method": method_title(method), **dict.fromkeys(streams)}
+        row = rows.setdefault((size, method), first)
+        row[setting.config.stream] = result_cell(setting, table=number)
+    if used:
+        caption = f"Our results, with the published ones below. {AGREES}"
+        name = f"Table {number}: {title}"
+        yield Table.make(f"table-{number}", name, caption, [*rows.values()], used)
+
+
+def _networks(collection: Collection) -> Iterator[Table]:
+    """Table S1: the networks of CLS-ER."""
+    rows: list[dict[str, Value]] = []
+    used: list[Setting] = []
+    for comparison in collection.comparisons:
+        for setting in comparison.settings:
+            if setting.config.method != "clser" or not set(NETWORKS) <= set(setting.predictors):
+                continue
+            spreads = {name: setting.spread(name) for name in NETWORKS}
+            means = {name: round(spread.mean, 2) for name, spread in spreads.items() if spread}
+            best = [name for name, mean in means.items() if mean == max(means.values())]
+            used.append(setting)
+            rows.append(
+                {
+                    "stream": comparison.name,
+                    "setting": Cell(setting.label, link=setting.key),
+                    **{name: result_cell(setting, name, "S1") for name in NETWORKS},
+                    "best": ", ".join(best),
+                }
+            )
+    if rows:
+        yield Table.make(
+            "table-S1",
+            "Table S1: the networks of CLS-ER",
+            "Accuracy of each network in percent, with the published figure below.",
+            rows,
+            used,
+        )
+
+
+def _semantic_memories(collection: Collection) -> Iterator[Table]:
+    """Table S2: one semantic memory compared with two."""
+    rows: list[dict[str, Value]] = []
+    used: list[Setting] = []
+    for comparison in collection.comparisons:
+        for size in comparison.buffer_sizes():
+            chosen = comparison.by_method(size)
+            if {"clser", "mean-er"} <= set(chosen):
+                pair = [chosen["mean-er"], chosen["clser"]]
+                cells = {s.config.method_title: result_cell(s, table="S2") for s in pair}
+                rows.append({"stream": comparison.name, "buffer": _buffer(size), **cells})
+                used += pair
+    if rows:
+        yield Table.make(
+            "table-S2",
+            "Table S2: one semantic memory compared with two",
+            "Mean-ER has one semantic memory, CLS-ER two. Accuracy in percent, with the published "
+            "figure below.",
+            rows,
+            used,
+        )
+
+
+def _sensitivity(collection: Collection) -> Iterator[Table]:
+    """Table S3, and the same for every method with several settings of hyperparameters."""
+    for comparison in collection.comparisons:
+        groups: dict[tuple[str, int | None], list[Setting]] = {}
+        for setting in comparison.settings:
+            config = setting.config
+            groups.setdefault((config.method, config.buffer_size), []).append(setting)
+        for (method, size), settings in groups.items():
+            values = [{**s.config.hyperparameters, "update": s.config.update} for s in settings]
+            names = dict.fromkeys(name for found in values for name in found)
+            varied = [name for name in names if len({found.get(name) for found in values}) > 1]
+            if not varied:
+                continue
+            rows: list[dict[str, Value]] = [
+                {
+                    **{
+                        name.replace("_", " "): replace(_cell(found.get(name)), link=setting.key)
+                        for name in varied
+                    },
+                    "seeds": len(setting.runs),
+                    **{name: result_cell(setting, name, "S3") for name in settings[0].predictors},
+                }
+                for setting, found in zip(settings, values, strict=True)
+            ]
+            buffer = "" if size is None else f", buffer {size}"
+            yield Table.make(
+                f"table-S3-{comparison.name}-{method}-{size}",
+                f"Table S3: sensitivity of {method_title(method)} on {comparison.name}{buffer}",
+                "Accuracy in percent with other hyperparameters; those without a column are the "
+                "same in every row.",
+                rows,
+                settings,
+            )
 
 
 def result_cell(setting: Setting, predictor: str | None = None, table: str | None = None) -> Cell:
-    """Our result, with the published figure of a table if it applies.
-
-    Args:
-        setting: The setting.
-        predictor: The network's name; the answering one if None.
-        table: Number of the paper's table; all tables if None.
-    """
+    """Our result, with the published figure of a table of the paper if it applies."""
     if predictor is not None and predictor not in setting.predictors:
-        return Cell("–")
-    ours, figures = setting.spread(predictor), setting.figures(predictor, table)
-    found: Verdict | None = setting.verdict(predictor, table)
-    if ours is None or found is None:
-        return spread_cell(ours, link=setting.key)
-    theirs = str(published_spread(figures[0]))
-    return Cell(str(ours), ours.mean, theirs, found.status, setting.key)
+        return _NOTHING
+    verdict = setting.verdict(predictor, table)
+    ours = replace(_cell(setting.spread(predictor)), link=setting.key)
+    if verdict is None:
+        return ours
+    published = str(published_spread(setting.figures(predictor, table)[0]))
+    return replace(ours, published=published, status=verdict.status)
 
 
-def spread_cell(spread: Spread | None, digits: int = 2, link: str = "") -> Cell:
-    """A mean with its standard deviation; a dash if there is none."""
-    return Cell(spread_text(spread, digits), None if spread is None else spread.mean, link=link)
+def _buffer(size: int | None) -> Cell:
+    """A buffer size; methods without a memory are sorted first."""
+    return Cell("–" if size is None else str(size), size or 0)
 
 
-def commands(settings: Iterable[Setting]) -> tuple[str, ...]:
-    """The commands that reproduce these settings, each once."""
-    return tuple(dict.fromkeys(setting.command for setting in settings))
-
-
-def duration(seconds: float | None) -> str:
+def duration(seconds: float | None) -> Cell:
     """A duration; a dash if it is unknown.
 
-    >>> duration(8.59), duration(75.0), duration(7300.0)
-    ('8.6 s', '1 min 15 s', '2 h 01 min')
+    >>> [duration(seconds).text for seconds in (8.59, 75.0, 7300.0)]
+    ['8.6 s', '1 min 15 s', '2 h 01 min']
     """
     if seconds is None:
-        return "–"
-    if seconds < 60:
-        return f"{seconds:.1f} s"
+        return _NOTHING
     minutes, rest = divmod(round(seconds), 60)
-    if minutes < 60:
-        return f"{minutes} min {rest:02} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"
+    if seconds < 60:
+        text = f"{seconds:.1f} s"
+    elif minutes < 60:
+        text = f"{minutes} min {rest:02} s"
+    else:
+        text = f"{minutes // 60} h {minutes % 60:02} min"
+    return Cell(text, seconds)
 
 
-def _short_label(setting: Setting) -> str:
-    """The label without the buffer size, which has its own column."""
-    _, bracket, differs = setting.label.partition(" (")
-    return setting.config.method_title + bracket + differs
-
-
-def _seeds(seeds: Sequence[int]) -> str:
+def _seeds(numbers: Sequence[int]) -> str:
     """Seeds as text.
 
     >>> _seeds([0, 1, 2]), _seeds([0, 4]), _seeds([7])
     ('0 to 2', '0, 4', '7')
     """
-    first, last = seeds[0], seeds[-1]
-    if len(seeds) > 2 and list(seeds) == list(range(first, last + 1)):
+    first, last = numbers[0], numbers[-1]
+    if len(numbers) > 2 and list(numbers) == list(range(first, first + len(numbers))):
         return f"{first} to {last}"
-    return ", ".join(map(str, seeds))
-
-
-def _machine(timing: Timing) -> str:
-    parts = [timing.processor, timing.torch and f"torch {timing.torch}"]
-    return ", ".join(part for part in parts if part) or "–"
-
-
-def _finished(setting: Setting) -> str:
-    times = sorted(run.timing.finished for run in setting.runs if run.timing.finished)
-    return times[-1][:16].replace("T", " ") if times else "–"
+    return ", ".join(map(str, numbers))

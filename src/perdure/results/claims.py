@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
 
-from perdure.results.records import PredictorAnalysis, RunRecord
-from perdure.results.table import Collection, Comparison, Setting, Spread
+from perdure.results.records import RunRecord
+from perdure.results.table import Collection, Setting, Spread
 
 Status = Literal["supported", "contradicted", "inconclusive"]
+Better = Literal["higher", "lower"]
 Numbers = dict[str, Spread]
 Measure = Callable[[RunRecord], float | None]
 RIVALS = ("er", "derpp")
@@ -28,13 +28,11 @@ class Evidence:
         status: Inconclusive if the difference is at most two standard errors, or if there are
             too few seeds to tell.
         numbers: The compared numbers, by method, network or kind of update.
-        details: Further numbers, by what they measure.
     """
 
     setting: str
     status: Status
     numbers: Numbers
-    details: dict[str, Numbers] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -73,31 +71,22 @@ class Claim:
             return "contradicted"
         return "supported" if supported else "inconclusive"
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-
-        def plain(numbers: Numbers) -> dict[str, Any]:
-            return {name: spread._asdict() for name, spread in numbers.items()}
-
-        evidence = [
-            {
-                "setting": e.setting,
-                "status": e.status,
-                "numbers": plain(e.numbers),
-                "details": {name: plain(numbers) for name, numbers in e.details.items()},
-            }
-            for e in self.evidence
-        ]
-        return {**vars(self), "status": self.status, "evidence": evidence}
-
 
 def check_claims(collection: Collection) -> list[Claim]:
     """Check every claim, in the paper's order."""
+    cases = [
+        _Case(
+            comparison.name if size is None else f"{comparison.name}, buffer {size}",
+            comparison.by_method(size),
+            [s for s in comparison.settings if s.config.buffer_size == size],
+        )
+        for comparison in collection.comparisons
+        for size in comparison.buffer_sizes()
+    ]
 
-    def each(check: Callable[[_Case], Iterable[Evidence | None]]) -> tuple[Evidence, ...]:
-        return tuple(e for case in cases for e in check(case) if e is not None)
+    def each(check: Callable[[_Case], Iterable[Evidence]]) -> tuple[Evidence, ...]:
+        return tuple(evidence for case in cases for evidence in check(case))
 
-    cases = list(_cases(collection))
     analysed = "analysed runs of clser and of er or derpp"
     return [
         Claim(
@@ -140,7 +129,7 @@ def check_claims(collection: Collection) -> list[Claim]:
             "expected calibration error, from 0 to 1",
             analysed,
             "every",
-            each(lambda case: [case.against_rivals(calibration_error, better=min)]),
+            each(lambda case: _against_rivals(case, calibration_error, "lower")),
         ),
         Claim(
             "random_updates",
@@ -156,15 +145,16 @@ def check_claims(collection: Collection) -> list[Claim]:
 # -- measures -------------------------------------------------------------------------------
 
 
-def over_seeds(runs: Sequence[RunRecord], measure: Measure) -> Spread | None:
-    """A measure over seeds; None unless every run has it."""
-    values = [value for run in runs if (value := measure(run)) is not None]
-    return Spread.over(values) if values and len(values) == len(runs) else None
+def over_seeds(setting: Setting, measure: Measure) -> Spread | None:
+    """A measure over the analysed seeds; None unless all of them have it."""
+    values = [measure(run) for run in setting.analysed]
+    known = [value for value in values if value is not None]
+    return Spread.over(known) if known and len(known) == len(values) else None
 
 
 def calibration_error(run: RunRecord) -> float | None:
     """Expected calibration error of the answering network."""
-    found = _analysis(run)
+    found = run.answering_analysis
     return None if found is None else found.calibration.ece
 
 
@@ -174,20 +164,19 @@ def accuracy_retained(run: RunRecord) -> float | None:
     The mean over the noise levels above zero, relative to the accuracy without noise, so that a
     more accurate network is not considered flatter for that reason.
     """
-    found = _analysis(run)
-    if found is None or found.flatness is None or 0 not in found.flatness.sigmas:
+    found = run.answering_analysis
+    if found is None or found.flatness is None:
         return None
     accuracy = dict(zip(found.flatness.sigmas, found.flatness.accuracy, strict=True))
-    noiseless = accuracy.pop(0)
-    values = [value for value in accuracy.values() if value is not None]
-    if not noiseless or not values or len(values) < len(accuracy):
+    noiseless = accuracy.pop(0, None)
+    if not noiseless or not accuracy:
         return None
-    return math.fsum(values) / len(values) / noiseless
+    return math.fsum(accuracy.values()) / len(accuracy) / noiseless
 
 
 def last_task_excess(run: RunRecord) -> float | None:
     """Distance of the last task's share of the probability from an equal share."""
-    found = _analysis(run)
+    found = run.answering_analysis
     if found is None or found.task_probabilities.kind != "task":
         return None
     mass = found.task_probabilities.mass
@@ -196,30 +185,11 @@ def last_task_excess(run: RunRecord) -> float | None:
 
 def distance_from_uniform(run: RunRecord) -> float | None:
     """Total variation distance between the tasks' (or classes') shares and equal shares."""
-    found = _analysis(run)
+    found = run.answering_analysis
     if found is None:
         return None
     mass = found.task_probabilities.mass
     return math.fsum(abs(m - 1 / len(mass)) for m in mass) / 2
-
-
-def _analysis(run: RunRecord) -> PredictorAnalysis | None:
-    """The analysis of the answering network."""
-    if run.analysis is None:
-        return None
-    return run.analysis.predictors.get(next(iter(run.result.predictors)))
-
-
-def _agreement(run: RunRecord) -> float | None:
-    """Share of the test samples on which the stable and the plastic memory agree."""
-    if run.analysis is None or not {"stable", "plastic"} <= {*run.analysis.agreement.predictors}:
-        return None
-    names = run.analysis.agreement.predictors
-    return run.analysis.agreement.matrix[names.index("stable")][names.index("plastic")]
-
-
-def _analysed(setting: Setting) -> list[RunRecord]:
-    return [run for run in setting.runs if run.analysis is not None]
 
 
 # -- evidence -------------------------------------------------------------------------------
@@ -227,126 +197,91 @@ def _analysed(setting: Setting) -> list[RunRecord]:
 
 @dataclass(frozen=True)
 class _Case:
-    """The settings of one comparison with one buffer size."""
+    """The settings of one comparison with one buffer size.
 
-    comparison: Comparison
-    buffer_size: int | None
+    `methods` has one setting per method, also of those without a memory.
+    """
 
-    @property
-    def name(self) -> str:
-        size = "" if self.buffer_size is None else f", buffer {self.buffer_size}"
-        return f"{self.comparison.name}{size}"
+    name: str
+    methods: Mapping[str, Setting]
+    settings: list[Setting]
 
-    @cached_property
-    def settings(self) -> dict[str, Setting]:
-        """One setting per method; regular updates do not represent a method."""
-        chosen = self.comparison.by_method(self.buffer_size).items()
-        return {name: s for name, s in chosen if s.config.update == "random"}
-
-    def measured(self, measure: Measure) -> Numbers:
-        """A measure of the analyses of CLS-ER and its rivals."""
-        return _known(
-            {
-                method: over_seeds(_analysed(self.settings[method]), measure)
-                for method in ("clser", *RIVALS)
-                if method in self.settings
-            }
-        )
-
-    def against_rivals(
-        self,
-        measure: Measure,
-        *,
-        better: Callable[[Iterable[float]], float],
-        details: dict[str, Numbers] | None = None,
-    ) -> Evidence | None:
-        numbers = self.measured(measure)
-        if "clser" not in numbers or len(numbers) < 2:
-            return None
-        return _compared(self.name, numbers, "clser", better=better, details=details)
-
-
-def _cases(collection: Collection) -> Iterator[_Case]:
-    for comparison in collection.comparisons:
-        for size in comparison.buffer_sizes():
-            yield _Case(comparison, size)
+    def representing(self, *methods: str) -> dict[str, Setting]:
+        """The settings of these methods; regular updates do not represent a method."""
+        found = {name: self.methods[name] for name in methods if name in self.methods}
+        return {name: s for name, s in found.items() if s.config.update == "random"}
 
 
 def _stable_best(case: _Case) -> Iterator[Evidence]:
-    setting = case.settings.get("clser")
     names = ("stable", "plastic", "working")
-    if setting is not None and set(names) <= set(setting.predictors):
-        numbers = _known({name: setting.spread(name) for name in names})
-        if len(numbers) == 3:
-            yield _compared(case.name, numbers, "stable", better=max)
+    for setting in case.representing("clser").values():
+        if set(names) <= set(setting.predictors):
+            numbers = _known({name: setting.spread(name) for name in names})
+            if len(numbers) == len(names):
+                yield _compared(case.name, numbers, "stable", "higher")
 
 
 def _lower_variance(case: _Case) -> Iterator[Evidence]:
-    chosen = {name: case.settings[name] for name in ("clser", "mean-er") if name in case.settings}
-    accuracy = _known({name: setting.spread() for name, setting in chosen.items()})
-    numbers = {n: Spread(s.std, None, s.seeds) for n, s in accuracy.items() if s.std is not None}
+    chosen = case.representing("clser", "mean-er")
+    spreads = _known({name: setting.spread() for name, setting in chosen.items()})
+    numbers = {n: Spread(s.std, None, s.seeds) for n, s in spreads.items() if s.std is not None}
     if len(numbers) == 2:
         # The standard error of a standard deviation from n seeds is about std / √(2n − 2).
         error = math.hypot(*(s.mean / math.sqrt(2 * s.seeds - 2) for s in numbers.values()))
         status = _status(numbers["mean-er"].mean - numbers["clser"].mean, error)
-        yield Evidence(case.name, status, numbers, {"accuracy": accuracy})
+        yield Evidence(case.name, status, numbers)
 
 
-def _flatter_minima(case: _Case) -> Iterator[Evidence | None]:
+def _flatter_minima(case: _Case) -> Iterator[Evidence]:
     sigmas = {
         tuple(found.flatness.sigmas)
-        for method in ("clser", *RIVALS)
-        if method in case.settings
-        for run in case.settings[method].runs
-        if (found := _analysis(run)) is not None and found.flatness is not None
+        for setting in case.representing("clser", *RIVALS).values()
+        for run in setting.runs
+        if (found := run.answering_analysis) is not None and found.flatness is not None
     }
     if len(sigmas) == 1:  # curves over different noise levels cannot be compared
-        yield case.against_rivals(accuracy_retained, better=max)
+        yield from _against_rivals(case, accuracy_retained, "higher")
 
 
-def _less_task_bias(case: _Case) -> Iterator[Evidence | None]:
-    details = {"distance from uniform": case.measured(distance_from_uniform)}
-    yield case.against_rivals(last_task_excess, better=min, details=details) or case.against_rivals(
-        distance_from_uniform, better=min
-    )
+def _less_task_bias(case: _Case) -> list[Evidence]:
+    by_task = _against_rivals(case, last_task_excess, "lower")
+    return by_task or _against_rivals(case, distance_from_uniform, "lower")
 
 
 def _random_updates(case: _Case) -> Iterator[Evidence]:
     pairs: dict[str, dict[str, Setting]] = {}
-    for setting in case.comparison.settings:
+    for setting in case.settings:
         config = setting.config
         rates = [v for k, v in config.hyperparameters.items() if k.endswith("rate")]
         # With rates of 1 every step is an update, whatever --update says.
-        if config.buffer_size == case.buffer_size and not (rates and min(rates) >= 1):
+        if not (rates and min(rates) >= 1):
             identity = json.dumps({**config.identity(), "update": None}, sort_keys=True)
             pairs.setdefault(identity, {})[config.update] = setting
     for pair in pairs.values():
         numbers = _known({update: setting.spread() for update, setting in pair.items()})
         if len(numbers) == 2:
-            agreement = _known(
-                {update: over_seeds(_analysed(s), _agreement) for update, s in pair.items()}
-            )
-            details = {"agreement of stable and plastic": agreement} if agreement else {}
-            name = f"{next(iter(pair.values())).config.method_title} on {case.name}"
-            yield _compared(name, numbers, "random", better=max, details=details)
+            name = f"{pair['random'].config.method_title} on {case.name}"
+            yield _compared(name, numbers, "random", "higher")
 
 
-def _compared(
-    name: str,
-    numbers: Numbers,
-    favourite: str,
-    *,
-    better: Callable[[Iterable[float]], float],
-    details: dict[str, Numbers] | None = None,
-) -> Evidence:
+def _against_rivals(case: _Case, measure: Measure, better: Better) -> list[Evidence]:
+    """CLS-ER compared with ER and DER++, if it and at least one of them are analysed."""
+    settings = case.representing("clser", *RIVALS)
+    numbers = _known({name: over_seeds(setting, measure) for name, setting in settings.items()})
+    if "clser" not in numbers or len(numbers) < 2:
+        return []
+    return [_compared(case.name, numbers, "clser", better)]
+
+
+def _compared(name: str, numbers: Numbers, favourite: str, better: Better) -> Evidence:
     """The favourite compared with the best of the others."""
     ours = numbers[favourite]
     others = [spread for other, spread in numbers.items() if other != favourite]
-    best = next(s for s in others if s.mean == better(spread.mean for spread in others))
-    difference = ours.mean - best.mean if better is max else best.mean - ours.mean
+    best = (max if better == "higher" else min)(others, key=lambda spread: spread.mean)
+    difference = ours.mean - best.mean if better == "higher" else best.mean - ours.mean
     known = ours.error is not None and best.error is not None
     error = math.hypot(ours.error or 0.0, best.error or 0.0) if known else None
-    return Evidence(name, _status(difference, error), numbers, details or {})
+    return Evidence(name, _status(difference, error), numbers)
 
 
 def _status(difference: float, error: float | None) -> Status:

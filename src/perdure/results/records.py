@@ -12,6 +12,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from perdure.config import RunConfig
+from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
 from perdure.results.folder import RunFolder
 
 Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
@@ -74,10 +75,8 @@ class Result(Struct, frozen=True, kw_only=True):
         if not self.predictors:
             raise ValueError("no predictors")
         for name, found in self.predictors.items():
-            for kind, scores in (("class_il", found.class_il), ("task_il", found.task_il)):
-                if scores is not None:
-                    shape = (len(self.moments), len(self.tests))
-                    check_shape(scores.matrix, shape, f"{kind} of {name}")
+            for scores in filter(None, (found.class_il, found.task_il)):
+                _check_shape(scores.matrix, (len(self.moments), len(self.tests)), name)
 
     @property
     def tests_overlap(self) -> bool:
@@ -109,48 +108,6 @@ class Timing(Struct, frozen=True, kw_only=True):
         return None if self.seconds is None else self.seconds / self.side_by_side
 
 
-class Bin(Struct, frozen=True, kw_only=True):
-    """A bin of a reliability diagram."""
-
-    lower: Number
-    upper: Number
-    count: Number
-    accuracy: Number | None
-    confidence: Number | None
-
-
-class Calibration(Struct, frozen=True, kw_only=True):
-    """Expected calibration error and the bins it is computed from."""
-
-    ece: Number
-    bins: list[Bin]
-
-
-class Flatness(Struct, frozen=True, kw_only=True):
-    """Accuracy and loss on training samples under noise of rising strength on the weights."""
-
-    sigmas: list[Number]
-    accuracy: list[Percent]
-    accuracy_std: list[Percent]
-    loss: list[Number | None]
-    loss_std: list[Number | None]
-
-
-class TaskProbabilities(Struct, frozen=True, kw_only=True):
-    """Mean probability that a network gives to each task, or to each class."""
-
-    names: list[str]
-    kind: str
-    mass: list[Number]
-
-
-class Confusion(Struct, frozen=True, kw_only=True):
-    """Counts of true (rows) and predicted (columns) classes."""
-
-    classes: list[str | int]
-    counts: list[list[Number]]
-
-
 class PredictorAnalysis(Struct, frozen=True, kw_only=True):
     """The analyses of one predictor."""
 
@@ -158,13 +115,6 @@ class PredictorAnalysis(Struct, frozen=True, kw_only=True):
     task_probabilities: TaskProbabilities
     confusion: Confusion
     flatness: Flatness | None = None
-
-
-class Agreement(Struct, frozen=True, kw_only=True):
-    """Share of the test samples on which two predictors give the same answer."""
-
-    predictors: list[str]
-    matrix: list[list[Number]]
 
 
 class Analysis(Struct, frozen=True, kw_only=True):
@@ -177,15 +127,15 @@ class Analysis(Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for name, found in self.predictors.items():
-            square = (len(found.confusion.classes),) * 2
-            check_shape(found.confusion.counts, square, f"confusion of {name}")
-            if (curve := found.flatness) is not None:
+            classes = len(found.confusion.classes)
+            _check_shape(found.confusion.counts, (classes, classes), f"confusion of {name}")
+            bias, curve = found.task_probabilities, found.flatness
+            _check_shape([bias.mass], (1, len(bias.names)), f"task probabilities of {name}")
+            if curve is not None:
                 rows = [curve.accuracy, curve.accuracy_std, curve.loss, curve.loss_std]
-                check_shape(rows, (4, len(curve.sigmas)), f"flatness of {name}")
-            mass = found.task_probabilities
-            check_shape([mass.mass], (1, len(mass.names)), f"task probabilities of {name}")
-        square = (len(self.agreement.predictors),) * 2
-        check_shape(self.agreement.matrix, square, "agreement")
+                _check_shape(rows, (4, len(curve.sigmas)), f"flatness of {name}")
+        networks = len(self.agreement.predictors)
+        _check_shape(self.agreement.matrix, (networks, networks), "agreement")
 
 
 class MetricsEvent(Struct, frozen=True, tag="metrics", tag_field="event"):
@@ -220,7 +170,7 @@ class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
 
 
 Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent
-_KINDS = ("metrics", "memory", "ages", "evaluation")
+_KINDS = {"metrics", "memory", "ages", "evaluation"}
 
 
 class _Kind(Struct):
@@ -229,8 +179,7 @@ class _Kind(Struct):
     event: str
 
 
-def check_shape(matrix: Sequence[Sequence[Any]], shape: tuple[int, int], what: str) -> None:
-    """Raise ValueError if a matrix does not have this shape."""
+def _check_shape(matrix: Sequence[Any], shape: tuple[int, int], what: str) -> None:
     rows, columns = shape
     if len(matrix) != rows or any(len(row) != columns for row in matrix):
         raise ValueError(f"{what} is not {rows} by {columns}")
@@ -267,6 +216,12 @@ class RunRecord:
         """The run's seed."""
         return self.facts.seed
 
+    @property
+    def answering_analysis(self) -> PredictorAnalysis | None:
+        """The analysis of the network that `predict` uses."""
+        found = {} if self.analysis is None else self.analysis.predictors
+        return found.get(next(iter(self.result.predictors)))
+
 
 @dataclass(frozen=True)
 class SkippedFolder:
@@ -288,11 +243,10 @@ def read_run(path: Path, place: str | None = None) -> RunRecord:
         ValueError: If the folder is not a finished run, or a file it needs is damaged.
     """
     folder, remarks = RunFolder(path), list[str]()
-    config = folder.read("config.json", RunConfig)
     return RunRecord(
         str(path) if place is None else place,
         folder,
-        config,
+        folder.read("config.json", RunConfig),
         folder.read("config.json", Facts),
         folder.read("result.json", Result),
         timing=_optional(folder, "timing.json", Timing, remarks) or Timing(),
@@ -322,7 +276,8 @@ def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolde
         if not root.is_dir():
             raise ValueError(f"{root} is not a folder")
         for path in _candidates(root):
-            found = _read_or_skip(path, _place(root, path))
+            place = path.relative_to(root.parent).as_posix() if path != root else root.name
+            found = _read_or_skip(path, place or str(root))
             if isinstance(found, RunRecord):
                 runs.append(found)
             else:
@@ -349,10 +304,6 @@ def _candidates(root: Path) -> Iterator[Path]:
     yield from sorted([*found, *(path for path in others if path not in inside)])
 
 
-def _place(root: Path, path: Path) -> str:
-    return path.relative_to(root.parent).as_posix() if path != root else root.name or str(root)
-
-
 def _read_or_skip(path: Path, place: str) -> RunRecord | SkippedFolder:
     folder = RunFolder(path)
     if not (path / "config.json").is_file() and not folder.complete:
@@ -364,7 +315,7 @@ def _read_or_skip(path: Path, place: str) -> RunRecord | SkippedFolder:
             return SkippedFolder(place, "unfinished", reason)
         return read_run(path, place)
     except ValueError as error:
-        return SkippedFolder(place, "damaged", str(error).replace(f"{path}{os.sep}", ""))
+        return SkippedFolder(place, "damaged", _relative(error, path))
 
 
 def _optional(folder: RunFolder, name: str, kind: type[T], remarks: list[str]) -> T | None:
@@ -374,7 +325,7 @@ def _optional(folder: RunFolder, name: str, kind: type[T], remarks: list[str]) -
     try:
         return folder.read(name, kind)
     except ValueError as error:
-        remarks.append(f"{error} (ignored)".replace(f"{folder.path}{os.sep}", ""))
+        remarks.append(f"{_relative(error, folder.path)} (ignored)")
         return None
 
 
@@ -389,6 +340,10 @@ def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
         known = (line for line in lines if msgspec.json.decode(line, type=_Kind).event in _KINDS)
         return tuple(msgspec.json.decode(line, type=Event) for line in known)
     except (OSError, ValueError, RecursionError) as error:
-        reason = str(error).replace(f"{folder.path}{os.sep}", "")
-        remarks.append(f"events.jsonl cannot be read: {reason} (ignored)")
+        remarks.append(f"{path.name} cannot be read: {_relative(error, folder.path)} (ignored)")
         return ()
+
+
+def _relative(error: Exception, folder: Path) -> str:
+    """An error's text without the path of the folder."""
+    return str(error).replace(f"{folder}{os.sep}", "")

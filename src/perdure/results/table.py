@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perdure import catalog
-from perdure.config import DEVICE_DEFAULTS, RunConfig
+from perdure.config import RunConfig
 from perdure.evaluation import mean_std
 from perdure.presets import Figure
 from perdure.results.records import RunRecord, Scores, SkippedFolder, read_runs
@@ -101,11 +101,7 @@ def figures_for(
 ) -> list[Figure]:
     """The published figures for a predictor of these settings, each mean once.
 
-    Args:
-        config: The settings.
-        predictor: The predictor's name.
-        answering: Whether the learner answers with this predictor.
-        table: Number of the paper's table; all tables if None.
+    Figures that do not name a network belong to the one that the learner answers with.
     """
     found = [
         figure
@@ -146,6 +142,11 @@ class Setting:
     def seeds(self) -> list[int]:
         """The seeds of the finished runs."""
         return [run.seed for run in self.runs]
+
+    @property
+    def analysed(self) -> list[RunRecord]:
+        """The runs that have an analysis."""
+        return [run for run in self.runs if run.analysis is not None]
 
     @property
     def complete(self) -> bool:
@@ -197,7 +198,7 @@ class Setting:
         return figures_for(self.config, name, name == self.predictors[0], table)
 
     def verdict(self, predictor: str | None = None, table: str | None = None) -> Verdict | None:
-        """The comparison with the first published figure, if there is one."""
+        """The comparison with the first of `figures`, if there is one."""
         ours, figures = self.spread(predictor), self.figures(predictor, table)
         return verdict(ours, figures[0]) if ours and figures else None
 
@@ -213,15 +214,13 @@ class Setting:
 
     def summary(self) -> dict[str, Any]:
         """Plain values for one JSON line; accuracies in percent."""
-        config = self.config
-        usual = RunConfig.__dataclass_fields__
+        config, departures = self.config, self.config.departures()
+        fields = RunConfig.__dataclass_fields__
         conditions = {
-            name: value
-            for name, value in config.select("comparison", "method", "execution").items()
-            if name in ("stream_seed", "validation", "max_steps", "update", "precision")
-            and value != usual[name].default
+            name: getattr(config, name)
+            for name in ("stream_seed", "validation", "max_steps", "update", "precision")
+            if getattr(config, name) != fields[name].default
         }
-        departures = config.departures()
 
         def plain(predictor: str, kind: Kind, key: str = "mean") -> dict[str, float | None]:
             found = self.spread(predictor, kind, key)
@@ -367,7 +366,7 @@ def _comparison_name(setting: Setting) -> str:
 
 
 def slug(name: str) -> str:
-    """A name as it can stand in a URL fragment or a file name.
+    """A name for use in a URL fragment or a file name.
 
     >>> slug("s-mnist (mnist5k, first 100 steps)")
     's-mnist-mnist5k-first-100-steps'
@@ -401,36 +400,24 @@ def _departure_count(config: RunConfig) -> int:
 def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
     """Each setting with its method, its buffer size, and what tells it from its variants."""
     for setting in settings:
-        config = setting.config
+        config, usual = setting.config, setting.config.usual()
+        label = config.method_title
+        if config.buffer_size is not None:
+            label += f" {config.buffer_size}"
         variants = [
-            _variant(other.config)
+            {**other.config.hyperparameters, **other.config.select("method", "execution")}
             for other in settings
             if (other.config.method, other.config.buffer_size)
             == (config.method, config.buffer_size)
         ]
-        usual = _usual(config)
+        unusual = config.departures() | {
+            name: value
+            for name, value in config.select("method", "execution").items()
+            if name in usual and value != usual[name]
+        }
         differs = [
             f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
-            for name, value in _variant(config).items()
-            if name not in usual and any(other.get(name) != value for other in variants)
+            for name, value in unusual.items()
+            if any(other.get(name) != value for other in variants)
         ]
-        size = [] if config.buffer_size is None else [str(config.buffer_size)]
-        label = " ".join([config.method_title, *size])
         yield replace(setting, label=f"{label} ({', '.join(differs)})" if differs else label)
-
-
-def _usual(config: RunConfig) -> set[str]:
-    """What the command would choose by itself, given the method and the device."""
-    fields = RunConfig.__dataclass_fields__
-    defaults = {name: field.default for name, field in fields.items() if name in _variant(config)}
-    defaults |= DEVICE_DEFAULTS.get(config.device, {})
-    usual = {name for name, value in defaults.items() if getattr(config, name) == value}
-    return usual | (set(config.hyperparameters) - set(config.departures()))
-
-
-def _variant(config: RunConfig) -> dict[str, Any]:
-    """What may differ between settings of one method and buffer size."""
-    settings = config.select("method", "execution")
-    for name in ("method", "buffer_size", "hyperparameters"):
-        del settings[name]
-    return {**config.hyperparameters, **settings}

@@ -44,9 +44,9 @@ def results_table(
     Args:
         settings: What to show, in this order.
         title: The table's title.
-        by_predictor: Whether each setting has a row per network instead of the answering one.
-        table: Number of the paper's table whose figures to prefer; any if None.
-        planned: Seeds that each setting should have, by `config.hash`, to show what is missing.
+        by_predictor: Whether to show all networks instead of the answering one.
+        table: Number of the paper's table whose figures to prefer.
+        planned: Seeds that each setting should have, by `config.hash`.
     """
     streams = {setting.config.stream for setting in settings}
     columns = {
@@ -110,9 +110,8 @@ def analyses_table(settings: Sequence[Setting]) -> Table:
     for name in measures:
         table.add_column(name, justify="right")
     for setting in settings:
-        runs = [run for run in setting.runs if run.analysis is not None]
-        cells = [spread_text(over_seeds(runs, measure), 3) for measure in measures.values()]
+        cells = [spread_text(over_seeds(setting, measure), 3) for measure in measures.values()]
         stream = f"{setting.config.stream} ({setting.data})"
         label = f"{setting.label} ({setting.config.hash})"
-        table.add_row(escape(stream), escape(label), str(len(runs)), *cells)
+        table.add_row(escape(stream), escape(label), str(len(setting.analysed)), *cells)
     return table

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.report.charts import Dot, Dots, Figure, HeatMap, Style, Values
-from perdure.report.figures.averages import mean_matrix
-from perdure.report.figures.networks import MAX_CELLS, colour, figure, networks
+from perdure.report.figures.common import MAX_CELLS, colour, figure, mean_matrix, networks
 from perdure.results.table import Comparison, Setting, slug
 
+_IN_FULL = ("clser", "mean-er")
 FAR = 2.0
 """The lowest mean is off the scale if its distance is this many times the range of the others."""
 
@@ -50,13 +50,13 @@ def lowest(dots: Sequence[Dot]) -> float | None:
 def task_accuracy(settings: Sequence[Setting]) -> Figure | None:
     """A heat map for each network: accuracy after each task on each task's test."""
     charts = []
-    for network in networks(settings):
+    for network in networks(settings, _IN_FULL):
         tests = len(network.setting.runs[0].result.tests)
         scores = network.setting.scores(network.predictor)
         mean = mean_matrix([found.matrix[1:] for found in scores])  # without the untrained network
         if mean is None or len(mean) < 2 or not 2 <= tests <= MAX_CELLS:
             continue
-        rows, columns = _numbers(len(mean)), _numbers(tests)
+        rows, columns = (tuple(str(i + 1) for i in range(n)) for n in (len(mean), tests))
         charts.append(
             HeatMap(network.label, rows, columns, tuple(mean), "after task", "test of task")
         )
@@ -80,7 +80,7 @@ def class_accuracy(settings: Sequence[Setting]) -> Figure | None:
     if any(len(setting.runs[0].result.tests) > 1 for setting in settings):
         return None
     rows: list[tuple[str, Values]] = []
-    for network in networks(settings):
+    for network in networks(settings, _IN_FULL):
         found = [run.result.predictors[network.predictor] for run in network.setting.runs]
         mean = mean_matrix([[f.per_class] for f in found if f.per_class])
         if mean is not None:
@@ -89,17 +89,8 @@ def class_accuracy(settings: Sequence[Setting]) -> Figure | None:
     if len(widths) != 1 or max(widths) > MAX_CELLS:
         return None
     kept = [i for i in range(max(widths)) if any(values[i] is not None for _, values in rows)]
-    chart = HeatMap(
-        "",
-        tuple(label for label, _ in rows),
-        tuple(str(i) for i in kept),
-        tuple(tuple(values[i] for i in kept) for _, values in rows),
-        "",
-        "class",
-    )
+    names = tuple(label for label, _ in rows)
+    cells = tuple(tuple(values[i] for i in kept) for _, values in rows)
+    chart = HeatMap("", names, tuple(map(str, kept)), cells, "", "class")
     caption = "Final accuracy by class in percent, mean over seeds. Pale classes are forgotten."
     return figure("classes", "Accuracy by class", caption, [chart])
-
-
-def _numbers(count: int) -> tuple[str, ...]:
-    return tuple(str(i + 1) for i in range(count))

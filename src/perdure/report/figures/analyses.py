@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from perdure.evaluation import mean_std
 from perdure.report.charts import Bars, Curves, Figure, HeatMap, Line, Reliability, Series
-from perdure.report.figures.averages import mean_curve, mean_matrix, sums
-from perdure.report.figures.networks import MAX_CELLS, answering, figure, networks
-from perdure.results.records import Bin
+from perdure.report.figures.common import (
+    MAX_CELLS,
+    figure,
+    mean_curve,
+    mean_matrix,
+    networks,
+    sums,
+)
 from perdure.results.table import Setting
 
 
@@ -17,7 +22,7 @@ def task_probabilities(settings: Sequence[Setting]) -> Figure | None:
     series: list[Series] = []
     names: list[str] = []
     kind = "task"
-    for network in answering(settings):
+    for network in networks(settings):
         found = [analysis.task_probabilities for analysis in network.analyses()]
         names = names or (found[0].names if found else [])
         found = [f for f in found if f.names == names]
@@ -50,15 +55,15 @@ def calibration(settings: Sequence[Setting]) -> Figure | None:
         if len(edges) != 1:
             continue
         bins = list(zip(*(f.bins for f in found), strict=True))
-        counts = [float(sum(b.count for b in seeds)) for seeds in bins]
+        counts = [sum(b.count for b in seeds) for seeds in bins]
+        correct = [sum(b.count * (b.accuracy or 0.0) for b in seeds) for seeds in bins]
         charts.append(
             Reliability(
                 network.label,
                 network.style,
                 edges.pop(),
-                tuple(_pooled(seeds, "accuracy") for seeds in bins),
-                tuple(_pooled(seeds, "confidence") for seeds in bins),
-                tuple(count / (sum(counts) or 1.0) for count in counts),
+                tuple(100 * k / n if n else None for k, n in zip(correct, counts, strict=True)),
+                tuple(count / (sum(counts) or 1) for count in counts),
                 *mean_std([100 * f.ece for f in found]),
             )
         )
@@ -70,14 +75,6 @@ def calibration(settings: Sequence[Setting]) -> Figure | None:
         "ECE is the expected calibration error in percent; lower is better.",
         charts,
     )
-
-
-def _pooled(seeds: Sequence[Bin], key: str) -> float | None:
-    """A bin's value over all seeds in percent, weighted by counts; None if the bin is empty."""
-    known = [(b.count, getattr(b, key)) for b in seeds]
-    filled = [(count, value) for count, value in known if count and value is not None]
-    total = sum(count for count, _ in filled)
-    return float(100 * sum(count * value for count, value in filled) / total) if total else None
 
 
 def flatness(settings: Sequence[Setting]) -> Figure | None:
@@ -108,7 +105,7 @@ def flatness(settings: Sequence[Setting]) -> Figure | None:
 def confusion(settings: Sequence[Setting]) -> Figure | None:
     """True and predicted classes of each answering network, in percent of the true class."""
     charts = []
-    for network in answering(settings):
+    for network in networks(settings):
         found = [analysis.confusion for analysis in network.analyses()]
         found = [f for f in found if f.classes == found[0].classes]
         if not found or len(found[0].classes) > MAX_CELLS:
@@ -116,7 +113,10 @@ def confusion(settings: Sequence[Setting]) -> Figure | None:
         counts = [sums(rows) for rows in zip(*(f.counts for f in found), strict=True)]
         used = [i for i, row in enumerate(counts) if sum(row) or any(other[i] for other in counts)]
         names = tuple(str(found[0].classes[i]) for i in used)
-        shares = tuple(tuple(_shares([counts[i][j] for j in used])) for i in used)
+        totals = [sum(row) for row in counts]
+        shares = tuple(
+            tuple(100 * counts[i][j] / totals[i] if totals[i] else None for j in used) for i in used
+        )
         title = network.setting.config.method_title
         charts.append(
             HeatMap(title, names, names, shares, "true class", "predicted class", contrast=0.75)
@@ -128,11 +128,6 @@ def confusion(settings: Sequence[Setting]) -> Figure | None:
         "seeds. A dark column is a class that is predicted too often.",
         charts,
     )
-
-
-def _shares(row: Sequence[float]) -> Iterator[float | None]:
-    total = sum(row)
-    return (100 * value / total if total else None for value in row)
 
 
 def agreement(settings: Sequence[Setting]) -> Figure | None:

@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple, TypeVar
 
+import numpy as np
+
 from perdure.report.charts import (
     MAX_LEGEND,
     Areas,
@@ -17,8 +19,7 @@ from perdure.report.charts import (
     Series,
     Style,
 )
-from perdure.report.figures.averages import mean_curve, sums
-from perdure.report.figures.networks import colour, figure
+from perdure.report.figures.common import colour, figure, mean_curve, sums
 from perdure.results.records import (
     AgesEvent,
     EvaluationEvent,
@@ -70,7 +71,8 @@ def replay_sources(settings: Sequence[Setting]) -> Figure | None:
     charts: list[Chart] = []
     for setting in settings:
         title = setting.config.method_title
-        curves = _aligned([_stable_share(run) for run in setting.runs])
+        memories = ("stable_used", "plastic_used")
+        curves = _aligned([metric(run, "stable_used", memories) for run in setting.runs])
         if curves:
             mean, _ = mean_curve([curve.values for curve in curves])
             layers = _two_memories([100 * share for share in mean if share is not None])
@@ -132,8 +134,8 @@ def memory(settings: Sequence[Setting]) -> Figure | None:
         counts = [[*e.classes, *[0] * (width - len(e.classes))] for e in events]
         most = max(most, width)
         layers = tuple(
-            Series(f"class {i}", Style(_shade(i / max(width - 1, 1))), tuple(map(float, column)))
-            for i, column in enumerate(zip(*counts, strict=True))
+            Series(f"class {i}", Style(shade), tuple(map(float, column)))
+            for i, (shade, *column) in enumerate(zip(_shades(width), *counts, strict=True))
             if any(column)
         )
         steps = tuple(float(e.step) for e in events)
@@ -148,12 +150,9 @@ def memory(settings: Sequence[Setting]) -> Figure | None:
 
 
 def metric(run: RunRecord, name: str, total: Sequence[str] = ()) -> Curve | None:
-    """A metric over the stream, averaged over at most `MAX_POINTS` intervals.
+    """A metric over the stream, averaged over about `MAX_POINTS` intervals.
 
-    Args:
-        run: The run.
-        name: The metric's name.
-        total: If given, the metric is divided by the sum of these metrics.
+    If `total` is given, the metric is divided by the sum of these metrics.
     """
     steps: list[float] = []
     values: list[float] = []
@@ -172,10 +171,6 @@ def metric(run: RunRecord, name: str, total: Sequence[str] = ()) -> Curve | None
                 values.append(numerator / denominator)
             numerator = denominator = 0.0
     return Curve(tuple(steps), values) if len(steps) > 1 else None
-
-
-def _stable_share(run: RunRecord) -> Curve | None:
-    return metric(run, "stable_used", ("stable_used", "plastic_used"))
 
 
 def _aligned(curves: Sequence[Curve | None]) -> list[Curve]:
@@ -202,26 +197,15 @@ def _task_ends(settings: Sequence[Setting]) -> tuple[float, ...]:
 def _round(value: float) -> str:
     """A count as a short label.
 
-    >>> _round(64.0), _round(4096.0), _round(2_000_000.0)
-    ('64', '4.1k', '2M')
+    >>> _round(64.0), _round(4096.0), _round(131072.0)
+    ('64', '4.1k', '130k')
     """
-    for size, unit in ((1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:.2g}{unit}"
-    return f"{value:g}"
+    return f"{value:g}" if value < 1000 else f"{float(f'{value / 1000:.2g}'):g}k"
 
 
-_STOPS = ("00366e", "5b6a82", "959380", "c9b96a", "fde74c")
+def _shades(count: int) -> list[str]:
+    """Colours from dark blue to yellow, with evenly rising lightness; all visible on black."""
+    from matplotlib import colormaps
+    from matplotlib.colors import to_hex
 
-
-def _shade(place: float) -> str:
-    """A colour from dark blue (0) to yellow (1), with evenly rising lightness.
-
-    >>> _shade(0.0), _shade(1.0)
-    ('#00366e', '#fde74c')
-    """
-    position = place * (len(_STOPS) - 1)
-    low = min(int(position), len(_STOPS) - 2)
-    darker, lighter = (bytes.fromhex(stop) for stop in _STOPS[low : low + 2])
-    mixed = (a + (b - a) * (position - low) for a, b in zip(darker, lighter, strict=True))
-    return "#" + "".join(f"{round(channel):02x}" for channel in mixed)
+    return [to_hex(rgba) for rgba in colormaps["cividis"](np.linspace(0.1, 1.0, count))]

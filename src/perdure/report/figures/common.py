@@ -1,4 +1,4 @@
-"""Which networks a figure shows, and their labels and styles."""
+"""What figures share: which networks they show, in which style, and means over seeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from perdure import catalog
-from perdure.report.charts import Chart, Dash, Figure, Style
+from perdure.evaluation import mean_std
+from perdure.report.charts import Chart, Dash, Figure, Style, Values
 from perdure.results.records import PredictorAnalysis
 from perdure.results.table import Setting
 
@@ -50,15 +51,10 @@ class Network:
         return [analyses[self.predictor] for analyses in found if self.predictor in analyses]
 
 
-def networks(
-    settings: Sequence[Setting], in_full: tuple[str, ...] = ("clser", "mean-er")
-) -> list[Network]:
-    """The answering network of each setting.
+def networks(settings: Sequence[Setting], in_full: tuple[str, ...] = ()) -> list[Network]:
+    """The answering network of each setting, and all networks of the methods `in_full`.
 
-    Args:
-        settings: What to show.
-        in_full: Methods of which all networks are shown. Unless this is empty, users' own
-            methods are shown in full too.
+    Unless `in_full` is empty, users' own methods are shown in full too.
     """
     return [
         Network(setting, name)
@@ -68,11 +64,6 @@ def networks(
         or setting.config.method in in_full
         or (in_full and setting.config.method not in catalog.METHODS)
     ]
-
-
-def answering(settings: Sequence[Setting]) -> list[Network]:
-    """Only the answering network of each setting."""
-    return networks(settings, in_full=())
 
 
 def colour(method: str) -> str:
@@ -88,3 +79,38 @@ def colour(method: str) -> str:
 def figure(name: str, title: str, caption: str, charts: Sequence[Chart]) -> Figure | None:
     """A figure; None if it has no charts."""
     return Figure(name, title, caption, tuple(charts)) if charts else None
+
+
+def mean_curve(curves: Sequence[Sequence[float | None]]) -> tuple[Values, Values | None]:
+    """Mean and standard deviation of each point; None where any seed has no value.
+
+    >>> mean_curve([[1.0, 2.0], [3.0, None]])
+    ((2.0, None), (1.4142135623730951, None))
+    """
+    points: list[tuple[float | None, float | None]] = []
+    for values in zip(*curves, strict=True):
+        known = [v for v in values if v is not None]
+        points.append(mean_std(known) if len(known) == len(values) else (None, None))
+    stds = tuple(std for _, std in points)
+    return tuple(mean for mean, _ in points), stds if any(s is not None for s in stds) else None
+
+
+def mean_matrix(matrices: Sequence[Sequence[Sequence[float | None]]]) -> list[Values] | None:
+    """The mean of each cell; None if there are no matrices or if their shapes differ.
+
+    >>> mean_matrix([[[1.0, None]], [[3.0, 5.0]]])
+    [(2.0, None)]
+    """
+    shapes = {tuple(len(row) for row in matrix) for matrix in matrices}
+    if len(shapes) != 1:
+        return None
+    return [mean_curve(rows)[0] for rows in zip(*matrices, strict=True)]
+
+
+def sums(rows: Sequence[Sequence[float]]) -> list[float]:
+    """The sum of each column.
+
+    >>> sums([[1, 2], [3, 4]])
+    [4.0, 6.0]
+    """
+    return [float(sum(column)) for column in zip(*rows, strict=True)]
