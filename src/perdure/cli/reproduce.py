@@ -81,6 +81,7 @@ def reproduce(options: ReproduceOptions) -> int:
     """Run what is missing and show the table."""
     from perdure.experiment.grid import plan_grid
     from perdure.experiment.progress import GridProgress, print_status, run_jobs
+    from perdure.experiment.resolve import resolve
     from perdure.results.terminal import show
 
     options.execution.prepare()
@@ -93,12 +94,15 @@ def reproduce(options: ReproduceOptions) -> int:
             options.training.out.absolute(),
             dataset=options.data.dataset,
             data_root=None if options.data.data is None else options.data.data.absolute(),
-            max_steps=options.data.max_steps,
-            device=device,
-            precision=execution.precision,
-            engine=execution.engine,
-            deterministic=execution.deterministic,
-            check_device=options.backend == "local" and not options.dry_run,
+            resolve=partial(
+                resolve,
+                max_steps=options.data.max_steps,
+                device=device,
+                precision=execution.precision,
+                engine=execution.engine,
+                deterministic=execution.deterministic,
+                check_device=options.backend == "local" and not options.dry_run,
+            ),
         )
         results_file = plan.out / f"{plan.name}.jsonl"
         if not options.dry_run:

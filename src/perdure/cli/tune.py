@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -26,10 +27,11 @@ from perdure.cli.options import (
 )
 
 if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
     from rich.table import Table
 
     from perdure.experiment.space import Space
-    from perdure.experiment.tune import Search, Trial
+    from perdure.experiment.tune import Search
 
 MAX_ROWS = 10
 """Trials in the table; the file has all."""
@@ -107,7 +109,8 @@ def tune(options: TuneOptions) -> int:
         print_status(f"{failure.trace}perdure: a worker failed: {failure.reason}")
     if deaths:
         print_status("perdure: rerun the same command to replace the trials that were lost")
-    running = sum(trial.running for trial in trials)
+    states = Counter(trial.state.name for trial in trials)
+    running = states["RUNNING"]
     if running:
         print_status(
             f"perdure: trials running in other processes: {running}; rerun the same command for "
@@ -130,7 +133,7 @@ def tune(options: TuneOptions) -> int:
         line = {
             "study": search.name,
             "trials": len(trials),
-            "failed": sum(trial.reason is not None for trial in trials),
+            "failed": states["FAIL"],
             "best": {"trial": best.number, "accuracy": best.value, "values": dict(best.params)},
             "command": command,
             "figure": str(folder / "study.svg"),
@@ -194,15 +197,16 @@ def _search(options: TuneOptions) -> Search:
     return search if options.storage else replace(search, storage=str(file))
 
 
-def _print_trial(trial: Trial) -> None:
+def _print_trial(trial: FrozenTrial) -> None:
     from perdure.experiment.progress import print_status
 
     params = ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items())
-    outcome = f"failed: {trial.reason}" if trial.value is None else f"{trial.value:.2f} %"
+    reason = trial.user_attrs.get("reason")
+    outcome = f"{trial.value:.2f} %" if reason is None else f"failed: {reason}"
     print_status(f"trial {trial.number}: {outcome} ({params})")
 
 
-def _trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
+def _trials_table(trials: Sequence[FrozenTrial], space: Space, title: str) -> Table:
     """The best trials, best first."""
     from rich.markup import escape
     from rich.table import Table
@@ -214,19 +218,18 @@ def _trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
         table.add_column(name.replace("_", " "), justify="right")  # headings break at spaces
     ranked = sorted(trials, key=lambda t: -1.0 if t.value is None else t.value, reverse=True)
     for trial in ranked[:MAX_ROWS]:
-        accuracy = "running" if trial.running else "failed"
-        if trial.by_seed:
-            accuracy = str(Spread.over(trial.by_seed))
+        accuracy = {"RUNNING": "running", "FAIL": "failed"}.get(trial.state.name)
+        accuracy = accuracy or str(Spread.over(trial.user_attrs["by_seed"]))
         values = [f"{trial.params[name]:.4g}" if name in trial.params else "" for name in space]
         table.add_row(str(trial.number), accuracy, *values)
-    failed = sum(trial.reason is not None for trial in trials)
+    failed = sum(trial.state.name == "FAIL" for trial in trials)
     more = len(trials) - MAX_ROWS
     notes = [f"{more} more"] * (more > 0) + [f"{failed} failed"] * (failed > 0)
     table.caption = ", ".join(notes) or None
     return table
 
 
-def _command(options: TuneOptions, search: Search, best: Trial) -> str:
+def _command(options: TuneOptions, search: Search, best: FrozenTrial) -> str:
     """The command that evaluates the best hyperparameters on the test set."""
     values = {**search.config.hyperparameters, **best.params}
     config = replace(search.config, validation=None, hyperparameters=values)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,23 +38,17 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of a grid, as the user names it.
-
-    Attributes:
-        stream: The stream's name.
-        method: The method's name.
-        buffer_size: Samples that the memory holds; None for methods without one.
-        given: Hyperparameters that replace the published ones.
-        network: The network, if not the stream's.
-        seeds: Its seeds, if not those of the grid.
-    """
+    """One setting of a grid, as the user names it."""
 
     stream: str
     method: str
     buffer_size: int | None
     given: Mapping[str, float] = field(default_factory=dict)
+    """Hyperparameters that replace the published ones."""
     network: str | None = None
+    """The network, if not the stream's."""
     seeds: str | None = None
+    """Its seeds, if not those of the grid."""
 
     def __str__(self) -> str:
         buffer_size = [] if self.buffer_size is None else [f"buffer {self.buffer_size}"]
@@ -65,21 +59,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings and seeds.
-
-    Attributes:
-        name: Names the file with its results.
-        title: Title of its table.
-        seeds: Seeds of the cells that name none, as `--seeds` takes them.
-        cells: The settings.
-        table: Number of the paper's table, if it is one.
-    """
+    """Settings and seeds."""
 
     name: str
     title: str
     seeds: str
     cells: tuple[Cell, ...]
     table: str | None = None
+    """Number of the paper's table, if it is one."""
 
 
 def paper_grid(name: str) -> Grid:
@@ -252,12 +239,7 @@ def plan_grid(
     *,
     dataset: str | None = None,
     data_root: Path | None = None,
-    max_steps: int | None = None,
-    device: str = "cpu",
-    precision: str | None = None,
-    engine: str | None = None,
-    deterministic: bool = False,
-    check_device: bool = True,
+    resolve: Callable[..., RunConfig] = resolve,
 ) -> Plan:
     """Resolve and check every cell whose data is available, and see which runs are complete.
 
@@ -266,28 +248,24 @@ def plan_grid(
         out: Folder of all runs.
         dataset: Dataset of all streams; streams that need another one are skipped.
         data_root: Folder with the datasets, the only one searched.
-        max_steps: Steps after which each stream ends.
-        device: "cpu" or "cuda".
-        precision: "fp32" or "bf16".
-        engine: "eager", "captured" or "compiled".
-        deterministic: Whether a GPU must compute bit-identical results.
-        check_device: Whether the device must be available on this machine.
+        resolve: The function of that name, with the arguments that are the same for all cells.
 
     Raises:
         ValueError: If a cell is invalid, or no cell has its data.
     """
     if dataset is not None and dataset not in DATASETS:
         raise ValueError(f"unknown dataset {dataset!r}; choose from {', '.join(DATASETS)}")
-    without_data: dict[str, list[str]] = {}
-    for stream in dict.fromkeys(cell.stream for cell in grid.cells):
-        if reason := _missing_data(stream, dataset, data_root):
-            without_data.setdefault(reason, []).append(stream)
-    reasons = [f"{', '.join(streams)}: {reason}" for reason, streams in without_data.items()]
-    skipped = {stream for streams in without_data.values() for stream in streams}
+    streams = dict.fromkeys(cell.stream for cell in grid.cells)
+    missing = {stream: _missing_data(stream, dataset, data_root) for stream in streams}
+    reasons = [
+        f"{', '.join(stream for stream in missing if missing[stream] == reason)}: {reason}"
+        for reason in dict.fromkeys(missing.values())
+        if reason is not None
+    ]
     # Cells may resolve to the same settings, for example if one names a published value.
     resolved: dict[str, tuple[Cell, RunConfig, list[int]]] = {}
     for cell in grid.cells:
-        if cell.stream in skipped:
+        if missing[cell.stream] is not None:
             continue
         entry = catalog.STREAMS.get(cell.stream)
         with _naming(cell):
@@ -300,12 +278,6 @@ def plan_grid(
                 # Given explicitly, so that no smaller dataset is substituted.
                 dataset=None if entry is None else dataset or entry.datasets[0],
                 data_root=None if entry is None else data_root,
-                max_steps=max_steps,
-                device=device,
-                precision=precision,
-                engine=engine,
-                deterministic=deterministic,
-                check_device=check_device,
             )
         seeds = parse_seeds(cell.seeds or grid.seeds)
         resolved.setdefault(config.hash, (cell, config, []))[2].extend(seeds)
