@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
 from tyro.conf import UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
+
+if TYPE_CHECKING:
+    from perdure.config import RunConfig
 
 T = TypeVar("T")
 MAX_THREADS = 256
@@ -194,3 +197,38 @@ def writable(folder: Path, flag: str = "--out") -> None:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"{flag} {folder} cannot be written: {error.strerror}") from None
+
+
+def resolve_flags(
+    stream: str,
+    method: str,
+    buffer_size: int | None,
+    data: StreamFlags,
+    execution: ExecutionFlags,
+    *,
+    given: Mapping[str, float],
+    validation: float | None,
+    update: Literal["random", "regular"] = "random",
+    ranks: int = 1,
+) -> RunConfig:
+    """The configuration that the flags of `run` and `tune` describe."""
+    from perdure.experiment.resolve import resolve
+
+    return resolve(
+        stream,
+        method,
+        buffer_size,
+        given=given,
+        network=data.network,
+        dataset=data.dataset,
+        data_root=data.data,
+        stream_seed=data.stream_seed,
+        validation=validation,
+        max_steps=data.max_steps,
+        device=execution.device,
+        precision=execution.precision,
+        engine=execution.engine if ranks == 1 else "eager",
+        deterministic=execution.deterministic,
+        update=update,
+        ranks=ranks,
+    )

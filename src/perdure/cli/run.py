@@ -23,6 +23,7 @@ from perdure.cli.options import (
     Switch,
     TrainingFlags,
     assignments,
+    resolve_flags,
     writable,
 )
 
@@ -157,26 +158,16 @@ def run(options: RunOptions) -> int:
 
 
 def _resolve(options: RunOptions, ranks: int) -> RunConfig:
-    from perdure.experiment.resolve import resolve
-
     flags = asdict(options.hyperparameters)
     given = {name: value for name, value in flags.items() if value is not None}
-    data, execution = options.data, options.execution
-    return resolve(
+    return resolve_flags(
         options.stream,
         options.method,
         options.buffer_size,
+        options.data,
+        options.execution,
         given=given | assignments(options.set),
-        network=data.network,
-        dataset=data.dataset,
-        data_root=data.data,
-        stream_seed=data.stream_seed,
         validation=options.validation,
-        max_steps=data.max_steps,
-        device=execution.device,
-        precision=execution.precision,
-        engine=execution.engine if ranks == 1 else "eager",
-        deterministic=execution.deterministic,
         update=options.update,
         ranks=ranks,
     )

@@ -23,6 +23,7 @@ from perdure.cli.options import (
     StreamFlags,
     assignments,
     at_least_one,
+    resolve_flags,
     writable,
 )
 
@@ -144,9 +145,9 @@ def tune(options: TuneOptions) -> int:
 
 def _search(options: TuneOptions) -> Search:
     """What to search. Raises ValueError before any training if that is invalid."""
-    from perdure.config import RunConfig, parse_seeds
+    from perdure.config import parse_seeds
     from perdure.experiment.build import read_dataset
-    from perdure.experiment.resolve import resolve
+    from perdure.experiment.resolve import check_names
     from perdure.experiment.space import check_space, default_space, fit_to_method, parse_space
     from perdure.experiment.tune import Search
 
@@ -158,27 +159,15 @@ def _search(options: TuneOptions) -> Search:
     if not 0 <= options.study_seed < 2**32:
         raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
     seeds, fixed = parse_seeds(options.seeds), assignments(options.set)
-    data, execution = options.data, options.execution
-
-    def resolved(given: dict[str, float]) -> RunConfig:
-        return resolve(
-            options.stream,
-            options.method,
-            options.buffer_size,
-            given=given,
-            network=data.network,
-            dataset=data.dataset,
-            data_root=data.data,
-            stream_seed=data.stream_seed,
-            validation=options.validation,
-            max_steps=data.max_steps,
-            device=execution.device,
-            precision=execution.precision,
-            engine=execution.engine,
-            deterministic=execution.deterministic,
-        )
-
-    config = resolved(fixed)
+    config = resolve_flags(
+        options.stream,
+        options.method,
+        options.buffer_size,
+        options.data,
+        options.execution,
+        given=fixed,
+        validation=options.validation,
+    )
     space = parse_space(options.space) if options.space else default_space(options.method)
     if options.space and (both := sorted(space.keys() & fixed.keys())):
         raise ValueError(f"{both[0]} is in --space and in --set; omit one of them")
@@ -186,7 +175,7 @@ def _search(options: TuneOptions) -> Search:
     if not space:
         raise ValueError("--set fixes every hyperparameter of the search space")
     try:
-        resolved({**fixed, **{name: part.extremes[0] for name, part in space.items()}})
+        check_names(space, options.method)
         space = fit_to_method(space, options.method)
         check_space(space, config, read_dataset(config), seeds[0])
     except ValueError as error:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal, NamedTuple
 
 from rich.console import Console, RenderableType
@@ -243,12 +242,7 @@ class _View(AbstractContextManager["_View"]):
         self.bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.bars.stop()
 
     def show(self, event: Event) -> None:
