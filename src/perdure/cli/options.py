@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import Positional, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
 if TYPE_CHECKING:
@@ -146,6 +146,50 @@ class OutputFlags:
     """Print no progress and no table."""
 
 
+@dataclass(frozen=True)
+class LearnerOptions:
+    """What `run` and `tune` have in common."""
+
+    stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
+    """A stream's name, or your own as module:function."""
+    method: Annotated[str, arg(metavar="NAME")] = "clser"
+    """A method's name, or your own as module:class."""
+    buffer_size: BufferSize = None
+    """Samples that the memory holds; default: 500."""
+    data: StreamFlags = field(default_factory=StreamFlags)
+    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
+    output: OutputFlags = field(default_factory=OutputFlags)
+
+    def resolve(
+        self,
+        given: Mapping[str, float],
+        validation: float | None,
+        update: Literal["random", "regular"] = "random",
+        ranks: int = 1,
+    ) -> RunConfig:
+        """The configuration that these options describe."""
+        from perdure.experiment.resolve import resolve
+
+        return resolve(
+            self.stream,
+            self.method,
+            self.buffer_size,
+            given=given,
+            network=self.data.network,
+            dataset=self.data.dataset,
+            data_root=self.data.data,
+            stream_seed=self.data.stream_seed,
+            validation=validation,
+            max_steps=self.data.max_steps,
+            device=self.execution.device,
+            precision=self.execution.precision,
+            engine=self.execution.engine if ranks == 1 else "eager",
+            deterministic=self.execution.deterministic,
+            update=update,
+            ranks=ranks,
+        )
+
+
 def cores() -> int:
     """Cores that this process may use; batch systems often grant fewer than the machine has."""
     if hasattr(os, "sched_getaffinity"):
@@ -197,38 +241,3 @@ def writable(folder: Path, flag: str = "--out") -> None:
         probe.unlink()
     except OSError as error:
         raise ValueError(f"{flag} {folder} cannot be written: {error.strerror}") from None
-
-
-def resolve_flags(
-    stream: str,
-    method: str,
-    buffer_size: int | None,
-    data: StreamFlags,
-    execution: ExecutionFlags,
-    *,
-    given: Mapping[str, float],
-    validation: float | None,
-    update: Literal["random", "regular"] = "random",
-    ranks: int = 1,
-) -> RunConfig:
-    """The configuration that the flags of `run` and `tune` describe."""
-    from perdure.experiment.resolve import resolve
-
-    return resolve(
-        stream,
-        method,
-        buffer_size,
-        given=given,
-        network=data.network,
-        dataset=data.dataset,
-        data_root=data.data,
-        stream_seed=data.stream_seed,
-        validation=validation,
-        max_steps=data.max_steps,
-        device=execution.device,
-        precision=execution.precision,
-        engine=execution.engine if ranks == 1 else "eager",
-        deterministic=execution.deterministic,
-        update=update,
-        ranks=ranks,
-    )

@@ -50,8 +50,9 @@ class ReportOptions:
 
 def report(options: ReportOptions) -> int:
     """Read the runs, compute missing analyses, and write the report and its figures."""
-    from perdure.files import write_atomic
+    from perdure.files import write_atomic, write_json
     from perdure.report import compose
+    from perdure.report.drawing import save
     from perdure.results import collect
 
     out = options.out or Path(f"report.{options.format}")
@@ -68,8 +69,11 @@ def report(options: ReportOptions) -> int:
     write_atomic(out, _text(content, options.format).encode())
     written = [str(out)]
     if options.figures is not None:
-        count = _draw(content, options.figures, options.figure_format)
-        written.append(f"{count} figures in {options.figures}")
+        figures, kind = content.figures(), options.figure_format
+        for figure in figures:
+            save(figure, options.figures / f"{figure.name}.{kind}", kind)
+            write_json(options.figures / f"{figure.name}.json", figure.to_json())
+        written.append(f"{len(figures)} figures in {options.figures}")
     print(f"wrote {' and '.join(written)}")
     return 0
 
@@ -114,14 +118,3 @@ def _text(content: Report, form: str) -> str:
             from perdure.report.latex import latex
 
             return latex(content)
-
-
-def _draw(content: Report, folder: Path, kind: Literal["svg", "pdf"]) -> int:
-    from perdure.files import write_json
-    from perdure.report.drawing import save
-
-    figures = content.figures()
-    for figure in figures:
-        save(figure, folder / f"{figure.name}.{kind}", kind)
-        write_json(folder / f"{figure.name}.json", figure.to_json())
-    return len(figures)

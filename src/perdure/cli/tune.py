@@ -6,24 +6,20 @@ import json
 import shlex
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from perdure.cli.options import (
-    BufferSize,
     Count,
-    ExecutionFlags,
-    OutputFlags,
+    LearnerOptions,
     Repeated,
     Seeds,
     Share,
-    StreamFlags,
     assignments,
     at_least_one,
-    resolve_flags,
     writable,
 )
 
@@ -39,7 +35,7 @@ MAX_ROWS = 10
 
 
 @dataclass(frozen=True)
-class TuneOptions:
+class TuneOptions(LearnerOptions):
     """Search a method's hyperparameters on a validation split; the test set is not used.
 
     The study is stored in a file: the same command continues it, and processes that use the same
@@ -48,10 +44,6 @@ class TuneOptions:
 
     stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
     """A stream's name."""
-    method: Annotated[str, arg(metavar="NAME")] = "clser"
-    """A method's name, or your own as module:class."""
-    buffer_size: BufferSize = None
-    """Samples that the memory holds; default: 500."""
     trials: Count = 20
     """Total number of trials, including completed ones."""
     space: Annotated[Repeated, arg(metavar="NAME=LOW:HIGH", help_behavior_hint="")] = ()
@@ -70,9 +62,6 @@ class TuneOptions:
     """Folder for the studies."""
     workers: Count = 1
     """Worker processes."""
-    data: StreamFlags = field(default_factory=StreamFlags)
-    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
-    output: OutputFlags = field(default_factory=OutputFlags)
 
 
 def tune(options: TuneOptions) -> int:
@@ -159,15 +148,7 @@ def _search(options: TuneOptions) -> Search:
     if not 0 <= options.study_seed < 2**32:
         raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
     seeds, fixed = parse_seeds(options.seeds), assignments(options.set)
-    config = resolve_flags(
-        options.stream,
-        options.method,
-        options.buffer_size,
-        options.data,
-        options.execution,
-        given=fixed,
-        validation=options.validation,
-    )
+    config = options.resolve(fixed, options.validation)
     space = parse_space(options.space) if options.space else default_space(options.method)
     if options.space and (both := sorted(space.keys() & fixed.keys())):
         raise ValueError(f"{both[0]} is in --space and in --set; omit one of them")

@@ -97,35 +97,33 @@ def read_grid(path: Path) -> Grid:
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+        if unknown := sorted(set(content) - {"title", "seeds", "runs"}):
+            raise ValueError(f"has {', '.join(unknown)}; expected title, seeds and [[runs]]")
+        runs = content.get("runs")
+        if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
+            raise ValueError("has no [[runs]]")
+        cells = [cell for run in runs for cell in _combinations(run)]
+        title, seeds = str(content.get("title", path.stem)), _seeds(content.get("seeds", 0))
     except FileNotFoundError:
         raise ValueError(f"--grid {path} does not exist") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
-        raise ValueError(f"--grid {path} cannot be read: {error}") from None
-    runs = content.get("runs")
-    unknown = sorted(set(content) - {"title", "seeds", "runs"})
-    if unknown or not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
-        problem = f"has {', '.join(unknown)}" if unknown else "has no [[runs]]"
-        raise ValueError(f"--grid {path} {problem}; expected title, seeds and [[runs]]")
-    if not runs:
-        raise ValueError(f"--grid {path} has no runs; expected at least one [[runs]]")
-    cells = [cell for run in runs for cell in _combinations(path, run)]
-    title, seeds = content.get("title", path.stem), _seeds(path, content.get("seeds", 0))
-    return Grid(path.stem, str(title), seeds, _unique(cells))
+    except (OSError, ValueError) as error:  # ValueError: also if not UTF-8, or not TOML
+        raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
+    return Grid(path.stem, title, seeds, _unique(cells))
 
 
-def _combinations(path: Path, run: Mapping[str, Any]) -> list[Cell]:
+def _combinations(run: Mapping[str, Any]) -> list[Cell]:
     """All combinations of the lists in one [[runs]]."""
-    seeds = _seeds(path, run["seeds"]) if "seeds" in run else None
+    seeds = _seeds(run["seeds"]) if "seeds" in run else None
     named = {key: value for key, value in run.items() if key != "seeds"}
     lists = {key: value if isinstance(value, list) else [value] for key, value in named.items()}
     for key, values in lists.items():
         if f"{key}s" in _KINDS:
-            raise ValueError(f"--grid {path} has {key}; expected {key}s")
+            raise ValueError(f"has {key}; expected {key}s")
         if not values:
-            raise ValueError(f"--grid {path}: {key} is empty")
+            raise ValueError(f"{key} is empty")
         kind, expected = _KINDS.get(key, ((int, float), "numbers"))
         if any(isinstance(value, bool) or not isinstance(value, kind) for value in values):
-            raise ValueError(f"--grid {path}: {key} is {run[key]!r}; expected {expected}")
+            raise ValueError(f"{key} is {run[key]!r}; expected {expected}")
     streams, methods = lists.pop("streams", ["s-mnist"]), lists.pop("methods", ["clser"])
     sizes = lists.pop("buffer_sizes", [DEFAULT_BUFFER_SIZE])
     networks = lists.pop("networks", [None])
@@ -138,11 +136,8 @@ def _combinations(path: Path, run: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def _seeds(path: Path, value: Any) -> str:
-    try:
-        parse_seeds(str(value))
-    except ValueError as error:
-        raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
+def _seeds(value: Any) -> str:
+    parse_seeds(str(value))
     return str(value)
 
 
@@ -157,14 +152,9 @@ def select(
 ) -> Grid:
     """A part of a grid; arguments that are None select everything.
 
-    Args:
-        grid: The whole grid.
-        streams: Streams to keep.
-        methods: Methods to keep. Methods that the grid does not have are added, on its streams
-            and with its buffer sizes.
-        buffer_sizes: Buffer sizes to keep; settings without a memory are kept in any case.
-        where: Values of hyperparameters to keep, by name.
-        seeds: Replaces all seeds.
+    Methods that the grid does not have are added, on its streams and with its buffer sizes.
+    Settings without a memory have any buffer size. `where` selects values of hyperparameters,
+    and `seeds` replaces all seeds.
     """
     cells = list(grid.cells)
     if seeds is not None:

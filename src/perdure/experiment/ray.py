@@ -37,7 +37,7 @@ LOCK_SECONDS = 120
 OBJECT_STORE_BYTES = 100 * 2**20
 """Object store of a new cluster; tasks exchange small messages only."""
 Report = tuple[int, Literal["started", "progress", "failed"], Any]
-"""Number of a job, and what its task reports."""
+"""What a task reports: the number of its job, what happened, and the progress or the failure."""
 _ERROR_PREFIX = "ray.exceptions."
 """Starts the last line of the traceback of one of Ray's own errors."""
 _FORWARDED = ("PERDURE_DATA", "PERDURE_CACHE", "CUBLAS_WORKSPACE_CONFIG")
