@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -263,7 +264,11 @@ def test_analyses_what_is_finished_and_names_the_rest(
         path.relative_to(tmp_path).as_posix() for path in (partial, foreign, damaged)
     )
     assert line["failed"] == {}
-    assert err.count("skipped: ") == 3
+    reasons = dict(re.findall(r"^skipped: (\S+): (.*)$", err, re.MULTILINE))
+    assert reasons == line["skipped"]
+    assert "has no result.json" in reasons[partial.relative_to(tmp_path).as_posix()]
+    assert "config.json" in reasons["runs/model"]
+    assert "config.json" in reasons["runs/damaged"]
     assert "calibration error" in " ".join(out.split())
 
     before = (run / "analysis.json").stat().st_mtime_ns
@@ -298,6 +303,7 @@ def test_runs_without_networks_keep_their_analysis(
     line = json.loads(out.splitlines()[-1])
     assert (line["reused"], list(line["skipped"])) == ([str(run)], [str(other)])
     assert f"skipped: {other}: " in err
+    assert "--again" not in err
     assert main(["analyze", str(other), *FLAGS]) == 2
     assert f"no finished run with its networks in {other}" in capfd.readouterr().err
 

@@ -138,7 +138,7 @@ def test_runs_of_a_grid_may_have_their_own_seeds_unless_the_command_names_some(
         ("[[runs]]\nstreams = 7", "streams is 7; expected names"),
         ("[[runs]]\nlr = [0.1, true]", "lr is [0.1, True]; expected numbers"),
         ("[[runs]]\nmethods = ['foo']", "unknown method 'foo'"),
-        ("[[runs]", "mine.toml: "),
+        ("[[runs]", "mine.toml: Expected"),
         ("runs = []", "has no [[runs]]"),
         ('seeds = "3:1"\n[[runs]]', "seeds 3:1 is empty"),
         ("[[runs]]\nseeds = [0, 1]", "seeds is '[0, 1]'; expected 3, or 0,4,7, or 0:10"),

@@ -97,7 +97,9 @@ def analyze(options: AnalyzeOptions) -> int:
         raise ValueError(f"no finished run with its networks in {places}")
     if not quiet:
         if reused:
-            print_status(f"{len(reused)} analyses exist already; use --again to replace them")
+            hint = any(run.folder.has_networks for run in reused.values())
+            again = "; use --again to replace them" if hint else ""
+            print_status(f"{len(reused)} analyses exist already{again}")
         if found := [*analyzed.values(), *reused.values()]:
             show(analyses_table(group(found).settings))
     if options.output.json:

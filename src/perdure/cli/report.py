@@ -52,7 +52,6 @@ def report(options: ReportOptions) -> int:
     """Read the runs, compute missing analyses, and write the report and its figures."""
     from perdure.files import write_atomic, write_json
     from perdure.report import compose
-    from perdure.report.drawing import save
     from perdure.results import collect
 
     out = options.out or Path(f"report.{options.format}")
@@ -69,6 +68,8 @@ def report(options: ReportOptions) -> int:
     write_atomic(out, _text(content, options.format).encode())
     written = [str(out)]
     if options.figures is not None:
+        from perdure.report.drawing import save
+
         figures, kind = content.figures(), options.figure_format
         for figure in figures:
             save(figure, options.figures / f"{figure.name}.{kind}", kind)
