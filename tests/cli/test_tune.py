@@ -13,15 +13,11 @@ from typing import Any
 import optuna
 import pytest
 import torch
-from rich.console import Console
 
-from experiment.trials import make_trial
 from perdure.cli import main, parse
 from perdure.cli.run import RunOptions, _resolve
-from perdure.cli.tune import _trials_table
 from perdure.config import RunConfig
 from perdure.experiment import tune as studies
-from perdure.experiment.space import Choice, Range, Space
 
 SHORT = "tune s-mnist --method er --dataset mnist5k --max-steps 20"
 
@@ -210,31 +206,6 @@ def test_invalid_input_is_one_sentence(
 def test_a_users_stream_cannot_be_tuned(capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["tune", "mine:stream"]) == 2
     assert "mine:stream cannot be tuned" in capfd.readouterr().err
-
-
-def test_the_table_ranks_trials() -> None:
-    space: Space = {"lr": Range(0.001, 1, log=True), "memory_batch": Choice((16, 32))}
-    trials = [
-        make_trial(0, {"lr": 0.1, "memory_batch": 16}, by_seed=[79.0, 81.0]),
-        make_trial(1, {"lr": 1.0, "memory_batch": 32}, reason="diverged"),
-        make_trial(3, {"lr": 0.01, "memory_batch": 32}, by_seed=[90.0]),
-        make_trial(6, {}),
-    ]
-    console = Console(width=100)
-    with console.capture() as captured:
-        console.print(_trials_table(trials, space, "A study"))
-    rows = [line.split("│")[1:-1] for line in captured.get().splitlines() if "│" in line]
-    assert [[cell.strip() for cell in row] for row in rows] == [
-        ["3", "90.00", "0.01", "32"],
-        ["0", "80.00 ± 1.41", "0.1", "16"],
-        ["1", "failed", "1", "32"],
-        ["6", "running", "", ""],
-    ]
-    assert "1 failed" in captured.get()
-    many = [make_trial(n, {"lr": 0.1, "memory_batch": 16}, by_seed=[n]) for n in range(30)]
-    with console.capture() as captured:
-        console.print(_trials_table(many, space, "A study"))
-    assert "20 more" in captured.get()
 
 
 def test_without_optuna_the_extra_is_named(

@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -15,8 +17,10 @@ import optuna
 import pytest
 import torch
 from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
 
 from perdure import data
+from perdure.cli.tune import _trials_table
 from perdure.data import Dataset
 from perdure.experiment import build
 from perdure.experiment import tune as studies
@@ -33,8 +37,6 @@ from perdure.experiment.tune import (
     write_trials,
 )
 from perdure.training import train
-
-from .trials import make_trial
 
 SPACE: Space = {"lr": Range(0.01, 0.5, log=True), "memory_batch": Choice((10, 32))}
 
@@ -272,6 +274,36 @@ def test_a_worker_that_dies_is_reported_and_its_trial_discarded(
 
 # -- the outcome ----------------------------------------------------------------------------
 
+
+def make_trial(
+    number: int,
+    params: Mapping[str, float],
+    *,
+    by_seed: Sequence[float] = (),
+    reason: str | None = None,
+) -> FrozenTrial:
+    """A trial that is complete, failed with a reason, or still running."""
+    state, attributes = TrialState.RUNNING, dict[str, object]()
+    if by_seed:
+        state, attributes = TrialState.COMPLETE, {"by_seed": by_seed}
+    elif reason is not None:
+        state, attributes = TrialState.FAIL, {"reason": reason}
+    start = datetime(2025, 1, 1)
+    return FrozenTrial(
+        number=number,
+        state=state,
+        value=sum(by_seed) / len(by_seed) if by_seed else None,
+        datetime_start=start,
+        datetime_complete=None if state == TrialState.RUNNING else start,
+        params=dict(params),
+        distributions={},
+        user_attrs=attributes,
+        system_attrs={},
+        intermediate_values={},
+        trial_id=number,
+    )
+
+
 WIDE: Space = {
     "lr": Range(0.001, 1, log=True),
     "memory_batch": Choice((16, 32)),
@@ -322,3 +354,28 @@ def test_the_figure_has_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert ElementTree.fromstring(one).tag.endswith("svg")
     for words in (b"A study", b"memory_batch", b"validation accuracy"):
         assert words in one
+
+
+def test_the_table_ranks_trials() -> None:
+    space: Space = {"lr": Range(0.001, 1, log=True), "memory_batch": Choice((16, 32))}
+    trials = [
+        make_trial(0, {"lr": 0.1, "memory_batch": 16}, by_seed=[79.0, 81.0]),
+        make_trial(1, {"lr": 1.0, "memory_batch": 32}, reason="diverged"),
+        make_trial(3, {"lr": 0.01, "memory_batch": 32}, by_seed=[90.0]),
+        make_trial(6, {}),
+    ]
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(_trials_table(trials, space, "A study"))
+    rows = [line.split("│")[1:-1] for line in captured.get().splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["3", "90.00", "0.01", "32"],
+        ["0", "80.00 ± 1.41", "0.1", "16"],
+        ["1", "failed", "1", "32"],
+        ["6", "running", "", ""],
+    ]
+    assert "1 failed" in captured.get()
+    many = [make_trial(n, {"lr": 0.1, "memory_batch": 16}, by_seed=[n]) for n in range(30)]
+    with console.capture() as captured:
+        console.print(_trials_table(many, space, "A study"))
+    assert "20 more" in captured.get()
