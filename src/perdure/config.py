@@ -291,17 +291,23 @@ def default_hyperparameters(
 
 
 def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict[str, float]:
-    """Counts as int and other hyperparameters as float, so that equal values are equal bytes.
+    """Counts as int and other numbers as float, so that equal values are equal bytes.
+
+    Values of arguments that are annotated as neither keep their type.
 
     Raises:
         ValueError: If a count is not a whole number.
     """
-    counts = {name for name, parameter in accepted.items() if parameter.annotation in (int, "int")}
-    counts |= set(LOOP_HYPERPARAMETERS)
-    for name in counts & set(values):
-        if not float(values[name]).is_integer():
-            raise ValueError(f"{name} is {values[name]}; expected a whole number")
-    return {name: int(value) if name in counts else float(value) for name, value in values.items()}
+    found = dict(values)
+    for name, value in values.items():
+        annotation = accepted[name].annotation if name in accepted else None
+        if name in LOOP_HYPERPARAMETERS or annotation in (int, "int"):
+            if not float(value).is_integer():
+                raise ValueError(f"{name} is {value}; expected a whole number")
+            found[name] = int(value)
+        elif annotation in (float, "float"):
+            found[name] = float(value)
+    return found
 
 
 def method_title(method: str) -> str:

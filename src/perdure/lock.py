@@ -20,9 +20,6 @@ def locked(folder: Path) -> Iterator[None]:
     The lock is on the file `.lock`, which is removed afterwards. If a process is killed the file
     remains, but not the lock.
 
-    Args:
-        folder: The folder.
-
     Raises:
         LockedError: If another process holds the lock.
     """

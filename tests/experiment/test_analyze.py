@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import signal
 from collections.abc import Iterator
@@ -15,7 +16,6 @@ import torch
 
 from perdure import catalog, load_run
 from perdure.cli import main
-from perdure.cli.analyze import _run_folders
 from perdure.config import RunConfig
 from perdure.evaluation import accuracies
 from perdure.experiment.analyze import AnalysisSettings, analyze, has_analysis
@@ -260,11 +260,15 @@ def test_analyses_what_is_finished_and_names_the_rest(
     line = json.loads(out.splitlines()[-1])
     assert line["analyzed"] == [str(run)]
     assert line["reused"] == []
-    assert sorted(line["skipped"]) == sorted(map(str, (partial, foreign, damaged)))
+    assert sorted(line["skipped"]) == sorted(
+        path.relative_to(tmp_path).as_posix() for path in (partial, foreign, damaged)
+    )
     assert line["failed"] == {}
-    assert f"{partial} is not a finished run" in err
-    assert str(foreign / "config.json") in err
-    assert str(damaged / "config.json") in err
+    reasons = dict(re.findall(r"^skipped: (\S+): (.*)$", err, re.MULTILINE))
+    assert reasons == line["skipped"]
+    assert "has no result.json" in reasons[partial.relative_to(tmp_path).as_posix()]
+    assert "config.json" in reasons["runs/model"]
+    assert "config.json" in reasons["runs/damaged"]
     assert "calibration error" in " ".join(out.split())
 
     before = (run / "analysis.json").stat().st_mtime_ns
@@ -298,7 +302,7 @@ def test_runs_without_networks_keep_their_analysis(
     out, err = capfd.readouterr()
     line = json.loads(out.splitlines()[-1])
     assert (line["reused"], list(line["skipped"])) == ([str(run)], [str(other)])
-    assert f"skipped: {other} " in err
+    assert f"skipped: {other}: " in err
     assert "--again" not in err
     assert main(["analyze", str(other), *FLAGS]) == 2
     assert f"no finished run with its networks in {other}" in capfd.readouterr().err
@@ -308,7 +312,7 @@ def test_runs_without_networks_keep_their_analysis(
     ("argv", "message"),
     [
         (["nowhere"], "nowhere is not a folder"),
-        (["."], "no finished run in ."),
+        (["."], "contains no runs"),
         ([], "runs is not a folder"),
         ([".", "--sigmas", "0,much"], "--sigmas is '0,much'"),
         ([".", "--sigmas", "1,0"], "sigmas are 1, 0"),
@@ -328,14 +332,6 @@ def test_invalid_input_is_one_sentence_and_status_2(
     assert message in err
     assert err.count("\n") == 1
     assert out == ""
-
-
-def test_runs_are_found_once_each(tmp_path: Path) -> None:
-    for name in ("b/seed-0", "a/seed-1", "a/seed-0"):
-        (tmp_path / name).mkdir(parents=True)
-        (tmp_path / name / "config.json").write_text("{}")
-    found = list(_run_folders((tmp_path / "b", tmp_path, tmp_path / "a" / "seed-0")))
-    assert found == [tmp_path / name for name in ("b/seed-0", "a/seed-0", "a/seed-1")]
 
 
 def test_the_verified_accuracies_are_those_of_the_evaluation(run: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from perdure.config import RunConfig
 from perdure.experiment.plan import Plan, PlannedSetting, Speeds
 from perdure.experiment.pool import Event, Failure, OnEvent
-from perdure.experiment.progress import GridProgress, run_jobs, shorten
+from perdure.experiment.progress import GridProgress, run_jobs
 from perdure.experiment.resolve import resolve
 from perdure.experiment.run import Job, PlannedRun
 from perdure.training.loop import Progress
@@ -133,7 +133,7 @@ def test_failures(tmp_path: Path) -> None:
 def test_the_reason_of_a_failure_does_not_repeat_the_seed(tmp_path: Path) -> None:
     state = grid(tmp_path, Clock())
     status = state.update(failed("seed 1: the loss is infinite"))
-    assert (status.name, status.reason) == ("er, seed 1", "the loss is infinite")
+    assert (status.name, status.reason) == ("seed 1 of er", "the loss is infinite")
     job = Job((PlannedRun(config(), 1), PlannedRun(config(), 2)), tmp_path)
     state = GridProgress(state.plan, [job], state.speeds, 1, Clock())
     status = state.update(failed("seed 1: the loss is infinite"))
@@ -152,7 +152,7 @@ def test_runs_of_a_failed_group_continue_alone(tmp_path: Path) -> None:
     state = grid(tmp_path, Clock())
     group = Job(tuple(PlannedRun(config(), seed) for seed in (1, 2, 3)), tmp_path)
     state = GridProgress(state.plan, [group], state.speeds, 1, Clock())
-    assert state.jobs[0].name == "er, seed 1 and 2 more"
+    assert state.jobs[0].name == "seed 1 of er and 2 more"
     assert state.time_left().seconds == pytest.approx(60)  # their shares of the device
     state.update(Event(0, "started"))
     assert state.count("running") == 3
@@ -200,7 +200,7 @@ def test_a_terminal_shows_one_live_view(
     show(state, [*events, Event(0, "done"), Event(2, "started")])
     drawn = plain(capfd.readouterr().err)
     assert re.search(r"1 of 4 done, 0 running, 0 failed, 0:3\d left *\nmine +[━╺╸]+", drawn)
-    assert "er on s-mnist, buffer 50, seed 2 failed; trying again: bad luck" in drawn
+    assert "seed 2 of er on s-mnist, buffer 50 failed; trying again: bad luck" in drawn
     assert re.search(r"2 of 4 done, 1 running, 0 failed", drawn)
 
 
@@ -209,7 +209,7 @@ def test_quiet_shows_failures_only(tmp_path: Path, capfd: pytest.CaptureFixture[
     write_result(state, 1, 20.0)
     events = [Event(0, "started"), Event(1, "started"), failed("bad luck"), Event(1, "done")]
     show(state, events, quiet=True)
-    assert capfd.readouterr().err == "perdure: er, seed 1 failed: bad luck\n"
+    assert capfd.readouterr().err == "perdure: seed 1 of er failed: bad luck\n"
 
 
 def test_a_log_has_a_line_per_finished_run(
@@ -220,7 +220,7 @@ def test_a_log_has_a_line_per_finished_run(
     last = replace(progress(STEPS, 20.0), accuracy=91.234)
     show(state, [Event(0, "started"), Event(0, "progress", last), Event(0, "done")])
     (line,) = capfd.readouterr().err.splitlines()
-    assert line.startswith("er, seed 1: 91.23 %  [2 of 4 done, 0 running, 0 failed")
+    assert line.startswith("seed 1 of er: 91.23 %  [2 of 4 done, 0 running, 0 failed")
 
 
 def test_a_log_of_tasks_has_a_line_when_a_task_has_ended(
@@ -239,21 +239,22 @@ def test_a_log_of_tasks_has_a_line_when_a_task_has_ended(
     ]
     show(grid(tmp_path, Clock()), events, by_task=True)
     assert capfd.readouterr().err.splitlines() == [
-        "er, seed 1: task 1/4  50 steps/s  0:06 left  accuracy 90.00 %",
-        "er, seed 1: task 2/4  100 steps/s  0:02 left  accuracy 85.50 %",
-        "Resuming er, seed 2 from step 100",
-        "er, seed 2: task 2/4, epoch 1/2  10 steps/s  0:28 left  accuracy 90.00 %",
+        "seed 1 of er: task 1/4  50 steps/s  0:06 left  accuracy 90.00 %",
+        "seed 1 of er: task 2/4  100 steps/s  0:02 left  accuracy 85.50 %",
+        "Resuming seed 2 of er from step 100",
+        "seed 2 of er: task 2/4, epoch 1/2  10 steps/s  0:28 left  accuracy 90.00 %",
     ]
 
 
-@pytest.mark.parametrize("width", [60, 30, 20, 8])
-def test_long_names_are_shortened_in_the_middle(width: int) -> None:
-    name = "er on s-mnist, buffer 50, consistency_weight 0.15, plastic_rate 0.9, seed 1"
-    short = shorten(name, width)
-    assert len(short) == width
-    assert short.endswith("seed 1")
-    assert len(shorten("a_grid_without_a_seed" * 5, width)) == width
-    assert shorten("er", width) == "er"
+def test_names_are_cut_off_on_a_narrow_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setenv("COLUMNS", "60")
+    state = grid(tmp_path, Clock(), label="er on s-mnist, buffer 50, plastic_rate 0.9")
+    show(state, [Event(0, "started"), Event(0, "progress", progress(250, 10.0))])
+    drawn = plain(capfd.readouterr().err)
+    assert re.search(r"^seed 1 of er on [^\n]*… +[━╺╸]+ +task 1/5 *$", drawn, re.MULTILINE)
 
 
 TRACE = """Traceback (most recent call last):

@@ -228,6 +228,20 @@ def test_a_users_method(write: Write) -> None:
     assert bare.buffer_size is None
 
 
+def test_hyperparameters_without_annotation_keep_their_type(write: Write) -> None:
+    write(
+        "own_plain",
+        "import perdure\n"
+        "class Plain(perdure.SGD):\n"
+        "    def __init__(self, network, *, k=1, share: float = 0.5, **common):\n"
+        "        super().__init__(network, **common)\n",
+    )
+    config = resolve(method="own_plain:Plain", given={"k": 3, "share": 1}, dataset="mnist5k")
+    found = config.hyperparameters
+    assert (repr(found["k"]), repr(found["share"])) == ("3", "1.0")
+    assert "--set k=3 " in f"{config.command([0])} "
+
+
 @pytest.mark.parametrize("name", ["stream", "ready"])
 def test_a_users_stream(name: str, write: Write) -> None:
     write("own_thing", OWN)

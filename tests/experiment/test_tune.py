@@ -5,7 +5,9 @@ from __future__ import annotations
 import csv
 import os
 import platform
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from textwrap import dedent
 from typing import Any
@@ -14,9 +16,11 @@ from xml.etree import ElementTree
 import optuna
 import pytest
 import torch
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
+from rich.console import Console
 
 from perdure import data
+from perdure.cli.tune import _trials_table
 from perdure.data import Dataset
 from perdure.experiment import build
 from perdure.experiment import tune as studies
@@ -24,7 +28,6 @@ from perdure.experiment.resolve import resolve
 from perdure.experiment.space import Choice, Range, Space
 from perdure.experiment.tune import (
     Search,
-    Trial,
     best_trial,
     draw,
     open_study,
@@ -44,12 +47,12 @@ def search(folder: Path, method: str = "er", space: Space = SPACE, **other: Any)
     return Search(config, space, **kept)
 
 
-def found(trials: list[Trial]) -> list[tuple[int, dict[str, float], float | None]]:
+def found(trials: list[FrozenTrial]) -> list[tuple[int, dict[str, float], float | None]]:
     """What a study is known by: what was tried, and what came of it."""
     return [(trial.number, dict(trial.params), trial.value) for trial in trials]
 
 
-def run(search: Search, trials: int, **how: Any) -> list[Trial]:
+def run(search: Search, trials: int, **how: Any) -> list[FrozenTrial]:
     done, deaths = tune(search, trials, **how)
     assert deaths == []
     return done
@@ -89,12 +92,12 @@ def test_the_value_is_the_mean_over_seeds_on_the_validation_split(tmp_path: Path
     assert trial.value is not None
     config = search(tmp_path).config
     config = replace(config, hyperparameters={**config.hyperparameters, **trial.params})
-    for seed, accuracy in zip((0, 3), trial.by_seed, strict=True):
+    for seed, accuracy in zip((0, 3), trial.user_attrs["by_seed"], strict=True):
         single = build.build_run(config, build.read_dataset(config), seed)
         record = train([single], max_steps=25)[0]
         assert single.stream.data == "mnist5k-validation"
         assert record.result()["predictors"]["working"]["class_il"]["mean"] == accuracy
-    assert trial.value == sum(trial.by_seed) / 2
+    assert trial.value == sum(trial.user_attrs["by_seed"]) / 2
 
 
 def test_the_test_set_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,10 +163,10 @@ def test_different_studies_have_different_names(tmp_path: Path) -> None:
 
 def test_failed_trials_count_and_the_study_continues(tmp_path: Path) -> None:
     trials = run(search(tmp_path, "sgd", {"lr": Choice((0.03, 1e30))}), 5)
-    failed = [trial for trial in trials if trial.reason is not None]
+    failed = [trial for trial in trials if trial.state == TrialState.FAIL]
     assert len(trials) == 5
     assert {trial.params["lr"] for trial in failed} == {1e30}
-    assert all("1e+30" in str(trial.reason) for trial in failed)
+    assert all("1e+30" in trial.user_attrs["reason"] for trial in failed)
     assert all(trial.value is not None for trial in trials if trial not in failed)
     assert run(search(tmp_path, "sgd", {"lr": Choice((0.03, 1e30))}), 5) == trials
 
@@ -172,8 +175,8 @@ def test_the_trial_of_a_killed_process_is_replaced(tmp_path: Path) -> None:
     one = search(tmp_path)
     study = open_study(one)
     for process in (f"{platform.node()} 999999999:1", f"{platform.node()} {os.getpid()}:1"):
-        study.ask(studies.distributions(SPACE)).set_user_attr("process", process)
-    elsewhere = study.ask(studies.distributions(SPACE))
+        studies.ask(study, one).set_user_attr("process", process)
+    elsewhere = studies.ask(study, one)
     elsewhere.set_user_attr("process", "another-machine 999999999:1")
     assert len(run(one, 2)) == 2
     states = [trial.state for trial in study.get_trials()]
@@ -186,7 +189,7 @@ def test_a_lost_trial_is_replaced_with_the_same_values(lost: int, tmp_path: Path
     one = search(tmp_path)
     study = open_study(one)
     for number in range(4):  # as of two workers, of which one is killed while the other goes on
-        trial = study.ask(studies.distributions(SPACE))
+        trial = studies.ask(study, one)
         assert dict(trial.params) == whole[number].params
         if number == lost:
             trial.set_user_attr("process", f"{platform.node()} 999999999:1")
@@ -205,7 +208,7 @@ def test_a_trial_without_a_place_keeps_the_smallest_free_one(tmp_path: Path) -> 
     other = optuna.load_study(study_name=one.name, storage=storage)
     begun = other.ask()  # by another process, which has come no further
     for _ in range(2):
-        study.ask()
+        studies.ask(study, one)
     assert [trial.user_attrs.get("place") for trial in study.get_trials()] == [None, 1, 2]
     assert studies._free_place(study, begun.number) == 0
 
@@ -271,18 +274,48 @@ def test_a_worker_that_dies_is_reported_and_its_trial_discarded(
 
 # -- the outcome ----------------------------------------------------------------------------
 
+
+def make_trial(
+    number: int,
+    params: Mapping[str, float],
+    *,
+    by_seed: Sequence[float] = (),
+    reason: str | None = None,
+) -> FrozenTrial:
+    """A trial that is complete, failed with a reason, or still running."""
+    state, attributes = TrialState.RUNNING, dict[str, object]()
+    if by_seed:
+        state, attributes = TrialState.COMPLETE, {"by_seed": by_seed}
+    elif reason is not None:
+        state, attributes = TrialState.FAIL, {"reason": reason}
+    start = datetime(2025, 1, 1)
+    return FrozenTrial(
+        number=number,
+        state=state,
+        value=sum(by_seed) / len(by_seed) if by_seed else None,
+        datetime_start=start,
+        datetime_complete=None if state == TrialState.RUNNING else start,
+        params=dict(params),
+        distributions={},
+        user_attrs=attributes,
+        system_attrs={},
+        intermediate_values={},
+        trial_id=number,
+    )
+
+
 WIDE: Space = {
     "lr": Range(0.001, 1, log=True),
     "memory_batch": Choice((16, 32)),
     "batch": Range(1, 4, integer=True),
 }
 TRIALS = [
-    Trial(0, {"lr": 0.1, "memory_batch": 16, "batch": 2}, 80.0, [79.0, 81.0], seconds=2.0),
-    Trial(1, {"lr": 1.0, "memory_batch": 32, "batch": 2}, None, reason="diverged, and more"),
-    Trial(3, {"lr": 0.01, "memory_batch": 32, "batch": 2}, 90.0, [90.0]),
-    Trial(4, {"lr": 0.02, "memory_batch": 16, "batch": 2}, 85.0, [85.0]),
-    Trial(5, {"lr": 0.03, "memory_batch": 16, "batch": 2}, 90.0, [90.0]),
-    Trial(6, {"lr": 0.04, "memory_batch": 16, "batch": 2}, None),
+    make_trial(0, {"lr": 0.1, "memory_batch": 16, "batch": 2}, by_seed=[79.0, 81.0]),
+    make_trial(1, {"lr": 1.0, "memory_batch": 32, "batch": 2}, reason="diverged, and more"),
+    make_trial(3, {"lr": 0.01, "memory_batch": 32, "batch": 2}, by_seed=[90.0]),
+    make_trial(4, {"lr": 0.02, "memory_batch": 16, "batch": 2}, by_seed=[85.0]),
+    make_trial(5, {"lr": 0.03, "memory_batch": 16, "batch": 2}, by_seed=[90.0]),
+    make_trial(6, {"lr": 0.04, "memory_batch": 16, "batch": 2}),
 ]
 
 
@@ -321,3 +354,28 @@ def test_the_figure_has_the_same_bytes_each_time(tmp_path: Path) -> None:
     assert ElementTree.fromstring(one).tag.endswith("svg")
     for words in (b"A study", b"memory_batch", b"validation accuracy"):
         assert words in one
+
+
+def test_the_table_ranks_trials() -> None:
+    space: Space = {"lr": Range(0.001, 1, log=True), "memory_batch": Choice((16, 32))}
+    trials = [
+        make_trial(0, {"lr": 0.1, "memory_batch": 16}, by_seed=[79.0, 81.0]),
+        make_trial(1, {"lr": 1.0, "memory_batch": 32}, reason="diverged"),
+        make_trial(3, {"lr": 0.01, "memory_batch": 32}, by_seed=[90.0]),
+        make_trial(6, {}),
+    ]
+    console = Console(width=100)
+    with console.capture() as captured:
+        console.print(_trials_table(trials, space, "A study"))
+    rows = [line.split("│")[1:-1] for line in captured.get().splitlines() if "│" in line]
+    assert [[cell.strip() for cell in row] for row in rows] == [
+        ["3", "90.00", "0.01", "32"],
+        ["0", "80.00 ± 1.41", "0.1", "16"],
+        ["1", "failed", "1", "32"],
+        ["6", "running", "", ""],
+    ]
+    assert "1 failed" in captured.get()
+    many = [make_trial(n, {"lr": 0.1, "memory_batch": 16}, by_seed=[n]) for n in range(30)]
+    with console.capture() as captured:
+        console.print(_trials_table(many, space, "A study"))
+    assert "20 more" in captured.get()

@@ -56,6 +56,9 @@ def watch(log: Path) -> None:
         STEPS.pack_into(memory, 0, first, int(learner.steps), time.monotonic(), most, overdue)
 
     def noted_keep(self: Checkpointer, runs: Any) -> None:
+        self.wait()  # for the last one, which must not count as being written any more
+        first, last, at, most, _ = STEPS.unpack_from(memory)
+        STEPS.pack_into(memory, 0, first, last, at, most, 0)
         with (log / "taken").open("a") as file:
             file.write(json.dumps([runs[0].step, time.monotonic()]) + "\n")
         keep(self, runs)

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from tyro.conf import Positional, arg
 
 from perdure.cli.options import Count, Folder, OutputFlags, Switch, listed
 
 if TYPE_CHECKING:
-    from perdure.experiment.analyze import AnalysisSettings
     from perdure.results.records import RunRecord
-
-State = Literal["analyzed", "reused", "skipped", "failed"]
 
 
 @dataclass(frozen=True)
@@ -50,23 +45,15 @@ class AnalyzeOptions:
     output: OutputFlags = field(default_factory=OutputFlags)
 
 
-class Finding(NamedTuple):
-    """The outcome for one folder."""
-
-    folder: Path
-    state: State
-    run: RunRecord | None = None
-    """The run with its analysis."""
-    reason: str = ""
-
-
 def analyze(options: AnalyzeOptions) -> int:
     """Analyse the runs; status 1 if one failed, 2 if there is none."""
     import torch
 
-    from perdure.experiment.analyze import AnalysisSettings
+    from perdure.experiment.analyze import AnalysisSettings, has_analysis
+    from perdure.experiment.analyze import analyze as analyze_run
     from perdure.experiment.progress import print_status
     from perdure.experiment.resolve import choose_device
+    from perdure.results.records import read_runs, with_analysis
     from perdure.results.table import group
     from perdure.results.terminal import analyses_table, show
 
@@ -82,77 +69,40 @@ def analyze(options: AnalyzeOptions) -> int:
     if device == "cpu":
         torch.set_num_threads(1)  # the same numbers on every machine
     quiet = options.output.quiet
-    findings: dict[State, list[Finding]] = {
-        state: [] for state in ("analyzed", "reused", "skipped", "failed")
-    }
-    for folder in _run_folders(options.runs):
-        finding = _analyze(folder, settings, options, device)
-        findings[finding.state].append(finding)
-        if finding.reason:
-            print_status(f"{finding.state}: {finding.reason}")
-        elif finding.state == "analyzed" and not quiet:
-            print_status(f"analyzed: {folder}")
-    if not any(findings[state] for state in ("analyzed", "reused", "failed")):
+    runs, folders = read_runs(options.runs)
+    skipped = {f.place: f.reason for f in folders if f.state != "unknown"}
+    analyzed: dict[str, RunRecord] = {}
+    reused: dict[str, RunRecord] = {}
+    failed: dict[str, str] = {}
+    for run in {run.folder.path.resolve(): run for run in runs}.values():
+        name, has_networks = str(run.folder.path), run.folder.has_networks
+        if has_analysis(run, settings) and not (options.again and has_networks):
+            reused[name] = run
+        elif not has_networks:
+            skipped[name] = "does not contain its networks"
+        else:
+            try:
+                analyze_run(name, settings, data_root=options.data, device=device)
+            except ValueError as error:
+                failed[name] = str(error)
+                print_status(f"failed: {name}: {error}")
+                continue
+            analyzed[name] = with_analysis(run)
+            if not quiet:
+                print_status(f"analyzed: {name}")
+    for name, reason in skipped.items():
+        print_status(f"skipped: {name}: {reason}")
+    if not (analyzed or reused or failed):
         places = ", ".join(map(str, options.runs))
-        kept = any(f.run is not None for f in findings["skipped"])
-        networks = " with its networks" if kept else ""
-        raise ValueError(f"no finished run{networks} in {places}; create one with `perdure run`")
+        raise ValueError(f"no finished run with its networks in {places}")
     if not quiet:
-        if reused := findings["reused"]:
-            hint = any(f.run and f.run.folder.has_networks for f in reused)
+        if reused:
+            hint = any(run.folder.has_networks for run in reused.values())
             again = "; use --again to replace them" if hint else ""
             print_status(f"{len(reused)} analyses exist already{again}")
-        runs = [f.run for s in ("analyzed", "reused") for f in findings[s] if f.run]
-        if runs:
-            show(analyses_table(group(runs).settings))
+        if found := [*analyzed.values(), *reused.values()]:
+            show(analyses_table(group(found).settings))
     if options.output.json:
-        line = {
-            state: {str(f.folder): f.reason for f in found}
-            if state in ("skipped", "failed")
-            else [str(f.folder) for f in found]
-            for state, found in findings.items()
-        }
-        print(json.dumps(line), flush=True)
-    return 1 if findings["failed"] else 0
-
-
-def _run_folders(places: tuple[Path, ...]) -> Iterator[Path]:
-    """The folders at or below these places that contain a `config.json`, each once."""
-    seen: set[Path] = set()
-    for place in places:
-        if not place.is_dir():
-            raise ValueError(f"{place} is not a folder; expected a run, or a folder of runs")
-        here = (place / "config.json").is_file()
-        folders = [place] if here else sorted(c.parent for c in place.rglob("config.json"))
-        for folder in folders:
-            if folder.resolve() not in seen:
-                seen.add(folder.resolve())
-                yield folder
-
-
-def _analyze(
-    folder: Path, settings: AnalysisSettings, options: AnalyzeOptions, device: str
-) -> Finding:
-    """Analyse one run unless it is unfinished or already analysed."""
-    from perdure.experiment.analyze import analyze, has_analysis
-    from perdure.results.folder import RunFolder
-    from perdure.results.records import read_run, with_analysis
-
-    if not RunFolder(folder).complete:
-        return Finding(folder, "skipped", reason=f"{folder} is not a finished run")
-    try:
-        run = read_run(folder)
-    except ValueError as error:
-        return Finding(folder, "skipped", reason=str(error))
-    has_networks = run.folder.has_networks
-    if has_analysis(run, settings) and not (options.again and has_networks):
-        return Finding(folder, "reused", run)
-    if not has_networks:
-        reason = f"{folder} does not contain its networks"
-        return Finding(folder, "skipped", run, reason)
-    try:
-        analyze(folder, settings, data_root=options.data, device=device)
-    except ValueError as error:
-        named = str(error).startswith((f"{folder} ", f"{folder}{os.sep}"))
-        return Finding(folder, "failed", reason=str(error) if named else f"{folder}: {error}")
-    return Finding(folder, "analyzed", with_analysis(run))
+        done = {"analyzed": list(analyzed), "reused": list(reused)}
+        print(json.dumps({**done, "skipped": skipped, "failed": failed}), flush=True)
+    return 1 if failed else 0

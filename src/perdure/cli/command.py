@@ -16,7 +16,7 @@ import tyro
 from tyro.conf import subcommand
 
 from perdure.cli.analyze import AnalyzeOptions, analyze
-from perdure.cli.data import DataOptions, FetchOptions, fetch, verify
+from perdure.cli.data import DataOptions, data
 from perdure.cli.demo import DemoOptions, demo
 from perdure.cli.listing import ListOptions, show_list
 from perdure.cli.report import ReportOptions, report
@@ -27,11 +27,6 @@ from perdure.cli.tune import TuneOptions, tune
 BAD_INPUT = 2
 
 
-def _data(options: DataOptions) -> int:
-    action = options.action
-    return fetch(action) if isinstance(action, FetchOptions) else verify(action)
-
-
 VERBS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "run": (RunOptions, run),
     "reproduce": (ReproduceOptions, reproduce),
@@ -40,7 +35,7 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "report": (ReportOptions, report),
     "tune": (TuneOptions, tune),
     "list": (ListOptions, show_list),
-    "data": (DataOptions, _data),
+    "data": (DataOptions, data),
 }
 
 
@@ -104,7 +99,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str] | None) -> int:
-    from perdure.training.launch import torchrun_rank
+    from perdure.training.launch import command_prefix, torchrun_rank
 
     signal.signal(signal.SIGTERM, _terminate)
     try:
@@ -117,21 +112,15 @@ def _main(argv: list[str] | None) -> int:
         print(f"perdure: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt as stop:
-        signum = getattr(stop, "signum", None)
-        print(f"perdure: {_stopped(argv, saved=signum is not None)}", file=sys.stderr)
+        signum = getattr(stop, "signum", None)  # if the state was saved
+        words = list(sys.argv[1:] if argv is None else argv)
+        if words[:1] in ([], ["run"]) and "--resume" not in words:
+            words = [*(words or ["run"]), "--resume"]
+        message = f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
+        if signum is None:
+            message = "interrupted; completed runs are kept"
+        print(f"perdure: {message}", file=sys.stderr)
         return 128 + (signum or signal.SIGINT)
-
-
-def _stopped(argv: list[str] | None, *, saved: bool) -> str:
-    """What to say after an interruption: the command that continues, if the state was saved."""
-    if not saved:
-        return "interrupted; completed runs are kept"
-    from perdure.training.launch import command_prefix
-
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:1] in ([], ["run"]) and "--resume" not in words:
-        words = [*(words or ["run"]), "--resume"]
-    return f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:

@@ -22,15 +22,6 @@ class FetchOptions:
     """Do not show progress."""
 
 
-def fetch(options: FetchOptions) -> int:
-    """Download a dataset."""
-    from perdure import data
-
-    place = data.fetch(options.name, options.data, progress=not options.quiet)
-    print(f"{options.name} is in {place}")
-    return 0
-
-
 @dataclass(frozen=True)
 class VerifyOptions:
     """Verify all files of the datasets that are on this machine."""
@@ -43,17 +34,6 @@ class VerifyOptions:
     """The only folder to search. Default: $PERDURE_DATA, then the user's cache folder."""
 
 
-def verify(options: VerifyOptions) -> int:
-    """Verify datasets; status 1 if one is damaged, or a named one is missing."""
-    from perdure import data
-
-    findings = data.verify(options.data, list(options.names) or None)
-    for finding in findings:
-        print(f"{finding.name}: {finding.message}")
-    wrong = {"damaged", "missing"} if options.names else {"damaged"}
-    return 1 if any(finding.state in wrong for finding in findings) else 0
-
-
 @dataclass(frozen=True)
 class DataOptions:
     """Download or verify datasets."""
@@ -62,3 +42,19 @@ class DataOptions:
         Annotated[FetchOptions, subcommand("fetch")]
         | Annotated[VerifyOptions, subcommand("verify")]
     )
+
+
+def data(options: DataOptions) -> int:
+    """Download a dataset, or verify datasets: status 1 if one is damaged or a named one missing."""
+    from perdure.data import fetch, verify
+
+    action = options.action
+    if isinstance(action, FetchOptions):
+        place = fetch(action.name, action.data, progress=not action.quiet)
+        print(f"{action.name} is in {place}")
+        return 0
+    findings = verify(action.data, list(action.names) or None)
+    for finding in findings:
+        print(f"{finding.name}: {finding.message}")
+    wrong = {"damaged", "missing"} if action.names else {"damaged"}
+    return 1 if any(finding.state in wrong for finding in findings) else 0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
-from tyro.conf import UseAppendAction, arg
+from tyro.conf import Positional, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
+
+if TYPE_CHECKING:
+    from perdure.config import RunConfig
 
 T = TypeVar("T")
 MAX_THREADS = 256
@@ -141,6 +144,50 @@ class OutputFlags:
     """Print results as JSON, one object per line."""
     quiet: Switch = False
     """Print no progress and no table."""
+
+
+@dataclass(frozen=True)
+class LearnerOptions:
+    """What `run` and `tune` have in common."""
+
+    stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
+    """A stream's name, or your own as module:function."""
+    method: Annotated[str, arg(metavar="NAME")] = "clser"
+    """A method's name, or your own as module:class."""
+    buffer_size: BufferSize = None
+    """Samples that the memory holds; default: 500."""
+    data: StreamFlags = field(default_factory=StreamFlags)
+    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
+    output: OutputFlags = field(default_factory=OutputFlags)
+
+    def resolve(
+        self,
+        given: Mapping[str, float],
+        validation: float | None,
+        update: Literal["random", "regular"] = "random",
+        ranks: int = 1,
+    ) -> RunConfig:
+        """The configuration that these options describe."""
+        from perdure.experiment.resolve import resolve
+
+        return resolve(
+            self.stream,
+            self.method,
+            self.buffer_size,
+            given=given,
+            network=self.data.network,
+            dataset=self.data.dataset,
+            data_root=self.data.data,
+            stream_seed=self.data.stream_seed,
+            validation=validation,
+            max_steps=self.data.max_steps,
+            device=self.execution.device,
+            precision=self.execution.precision,
+            engine=self.execution.engine if ranks == 1 else "eager",
+            deterministic=self.execution.deterministic,
+            update=update,
+            ranks=ranks,
+        )
 
 
 def cores() -> int:

@@ -12,7 +12,6 @@ from tyro.conf import Positional, arg
 from perdure.cli.options import Folder, Switch, writable
 
 if TYPE_CHECKING:
-    from perdure.report import Report
     from perdure.results import Collection
 
 
@@ -50,7 +49,7 @@ class ReportOptions:
 
 def report(options: ReportOptions) -> int:
     """Read the runs, compute missing analyses, and write the report and its figures."""
-    from perdure.files import write_atomic
+    from perdure.files import write_atomic, write_json
     from perdure.report import compose, render
     from perdure.results import collect
 
@@ -68,8 +67,13 @@ def report(options: ReportOptions) -> int:
     write_atomic(out, render(content, options.format).encode())
     written = [str(out)]
     if options.figures is not None:
-        count = _draw(content, options.figures, options.figure_format)
-        written.append(f"{count} figures in {options.figures}")
+        from perdure.report.drawing import save
+
+        figures, kind = content.figures(), options.figure_format
+        for figure in figures:
+            save(figure, options.figures / f"{figure.name}.{kind}", kind)
+            write_json(options.figures / f"{figure.name}.json", figure.to_json())
+        written.append(f"{len(figures)} figures in {options.figures}")
     print(f"wrote {' and '.join(written)}")
     return 0
 
@@ -98,14 +102,3 @@ def _with_analyses(
         except (ValueError, OSError) as error:
             missing[run.place] = str(error).replace(str(run.folder.path), run.place)
     return group(found.values(), collection.skipped), missing
-
-
-def _draw(content: Report, folder: Path, kind: Literal["svg", "pdf"]) -> int:
-    from perdure.files import write_json
-    from perdure.report.drawing import save
-
-    figures = content.figures()
-    for figure in figures:
-        save(figure, folder / f"{figure.name}.{kind}", kind)
-        write_json(folder / f"{figure.name}.json", figure.to_json())
-    return len(figures)

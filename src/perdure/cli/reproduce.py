@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 RETRIES = 2
 """How often a failed job is attempted again."""
-MAX_NAMED = 8
-"""Settings that a sentence names at most."""
 
 
 @dataclass(frozen=True)
@@ -81,6 +79,7 @@ def reproduce(options: ReproduceOptions) -> int:
     """Run what is missing and show the table."""
     from perdure.experiment.grid import plan_grid
     from perdure.experiment.progress import GridProgress, print_status, run_jobs
+    from perdure.experiment.resolve import resolve
     from perdure.results.terminal import show
 
     options.execution.prepare()
@@ -93,23 +92,24 @@ def reproduce(options: ReproduceOptions) -> int:
             options.training.out.absolute(),
             dataset=options.data.dataset,
             data_root=None if options.data.data is None else options.data.data.absolute(),
-            max_steps=options.data.max_steps,
-            device=device,
-            precision=execution.precision,
-            engine=execution.engine,
-            deterministic=execution.deterministic,
-            check_device=options.backend == "local" and not options.dry_run,
+            resolve=partial(
+                resolve,
+                max_steps=options.data.max_steps,
+                device=device,
+                precision=execution.precision,
+                engine=execution.engine,
+                deterministic=execution.deterministic,
+                check_device=options.backend == "local" and not options.dry_run,
+            ),
         )
         results_file = plan.out / f"{plan.name}.jsonl"
         if not options.dry_run:
-            writable(options.training.out)
+            writable(plan.out)
             _read_summaries(results_file)  # fails now rather than after training
             plan.clear_leftovers()
         if not quiet:
-            notes = dict.fromkeys(
-                note for setting in plan.settings for note in setting.config.notes
-            )
-            for sentence in (*plan.skipped, *(f"note: {note}" for note in notes)):
+            notes = [f"note: {note}" for setting in plan.settings for note in setting.config.notes]
+            for sentence in dict.fromkeys([*plan.skipped, *notes]):
                 print_status(sentence)
         speeds = plan.speeds()
         jobs = plan.jobs(
@@ -212,16 +212,14 @@ def _plan_table(plan: Plan, speeds: Speeds) -> Table:
 def _plan_sentence(progress: GridProgress) -> str:
     from perdure.experiment.progress import clock_time
 
-    todo, left = progress.total - progress.done, progress.time_left()
+    todo = progress.total - progress.done
     if not todo:
         return f"all {progress.total} runs are complete"
-    known = len(progress.jobs) - left.unknown
-    time = f"about {clock_time(left.seconds)}" if known else "duration unknown"
-    unknown = f", not counting {left.unknown} jobs of unknown duration" if left.unknown else ""
-    return (
-        f"{todo} of {progress.total} runs to do, {progress.width} at a time: {time}"
-        f"{unknown if known else ''}"
-    )
+    left = progress.time_left()
+    time = f"{'at least' if left.unknown else 'about'} {clock_time(left.seconds)}"
+    if len(progress.jobs) == left.unknown:
+        time = "duration unknown"
+    return f"{todo} of {progress.total} runs to do, {progress.width} at a time: {time}"
 
 
 def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
@@ -233,14 +231,15 @@ def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
         return
     if not output.quiet:
         data = "/".join(dict.fromkeys(setting.data for setting in found))
-        table = results_table(
-            found,
-            f"{plan.title}, data {data}: accuracy in percent",
-            by_predictor=plan.table in ("S1", "S3"),
-            table=plan.table,
-            planned={setting.config.hash: len(setting.seeds) for setting in plan.settings},
+        show(
+            results_table(
+                found,
+                f"{plan.title}, data {data}: accuracy in percent",
+                by_predictor=plan.table in ("S1", "S3"),
+                table=plan.table,
+                planned={setting.config.hash: len(setting.seeds) for setting in plan.settings},
+            )
         )
-        show(table)
     _write_summaries(path, plan.results(all_seeds=True))
     if not output.quiet:
         print_status(f"Results are in {path}")
@@ -270,17 +269,11 @@ def _write_summaries(path: Path, settings: Sequence[Setting]) -> None:
 
 def _print_failures(progress: GridProgress) -> None:
     """Print which runs failed; the reasons were printed when they did."""
-    from rich.console import Console
-    from rich.text import Text
+    from perdure.experiment.progress import print_status
 
-    clauses = [
+    settings = [
         f"{label}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, sorted(seeds)))}"
         for label, seeds in progress.failed.items()
     ]
-    more = len(clauses) - MAX_NAMED
-    if more > 0:
-        clauses[MAX_NAMED:] = [f"and {more} more setting{'s' if more > 1 else ''}"]
     count = f"{progress.count('failed')} of {progress.total} runs failed (reasons above)"
-    console = Console(stderr=True)
-    text = Text(f"perdure: {count}: {'; '.join(clauses)}")
-    console.print(text, soft_wrap=not console.is_terminal)
+    print_status(f"perdure: {count}: {'; '.join(settings)}")

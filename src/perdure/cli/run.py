@@ -8,18 +8,16 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from perdure.cli.options import (
-    BufferSize,
-    ExecutionFlags,
     Folder,
+    LearnerOptions,
     OptionalCount,
     OptionalNumber,
     OutputFlags,
     Repeated,
     Seeds,
-    StreamFlags,
     Switch,
     TrainingFlags,
     assignments,
@@ -72,19 +70,13 @@ class Hyperparameters:
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(LearnerOptions):
     """Train and evaluate a method on a stream.
 
     Without arguments: CLS-ER on s-mnist with a buffer of 500 samples, as published. `perdure list`
     shows all methods and streams.
     """
 
-    stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
-    """A stream's name, or your own as module:function."""
-    method: Annotated[str, arg(metavar="NAME")] = "clser"
-    """A method's name, or your own as module:class."""
-    buffer_size: BufferSize = None
-    """Samples that the memory holds; default: 500."""
     seeds: Seeds = "0"
     """One run per seed: 3, or 0,4,7, or 0:10 (10 excluded)."""
     validation: OptionalNumber = None
@@ -100,10 +92,7 @@ class RunOptions:
     tensorboard: Folder = None
     """Log losses, accuracies and the classes in memory for TensorBoard in this folder."""
     hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
-    data: StreamFlags = field(default_factory=StreamFlags)
-    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
     training: TrainingFlags = field(default_factory=TrainingFlags)
-    output: OutputFlags = field(default_factory=OutputFlags)
 
 
 def run(options: RunOptions) -> int:
@@ -157,29 +146,10 @@ def run(options: RunOptions) -> int:
 
 
 def _resolve(options: RunOptions, ranks: int) -> RunConfig:
-    from perdure.experiment.resolve import resolve
-
     flags = asdict(options.hyperparameters)
     given = {name: value for name, value in flags.items() if value is not None}
-    data, execution = options.data, options.execution
-    return resolve(
-        options.stream,
-        options.method,
-        options.buffer_size,
-        given=given | assignments(options.set),
-        network=data.network,
-        dataset=data.dataset,
-        data_root=data.data,
-        stream_seed=data.stream_seed,
-        validation=options.validation,
-        max_steps=data.max_steps,
-        device=execution.device,
-        precision=execution.precision,
-        engine=execution.engine if ranks == 1 else "eager",
-        deterministic=execution.deterministic,
-        update=options.update,
-        ranks=ranks,
-    )
+    given |= assignments(options.set)
+    return options.resolve(given, options.validation, options.update, ranks)
 
 
 def _notes(setting: PlannedSetting, out: Path, *, resume: bool) -> list[str]:

@@ -4,39 +4,38 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tyro.conf import Positional, arg
 
 from perdure.cli.options import (
-    BufferSize,
     Count,
-    ExecutionFlags,
-    OutputFlags,
+    LearnerOptions,
     Repeated,
     Seeds,
     Share,
-    StreamFlags,
     assignments,
     at_least_one,
     writable,
 )
 
 if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
     from rich.table import Table
 
     from perdure.experiment.space import Space
-    from perdure.experiment.tune import Search, Trial
+    from perdure.experiment.tune import Search
 
 MAX_ROWS = 10
 """Trials in the table; the file has all."""
 
 
 @dataclass(frozen=True)
-class TuneOptions:
+class TuneOptions(LearnerOptions):
     """Search a method's hyperparameters on a validation split; the test set is not used.
 
     The study is stored in a file: the same command continues it, and processes that use the same
@@ -45,10 +44,6 @@ class TuneOptions:
 
     stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
     """A stream's name."""
-    method: Annotated[str, arg(metavar="NAME")] = "clser"
-    """A method's name, or your own as module:class."""
-    buffer_size: BufferSize = None
-    """Samples that the memory holds; default: 500."""
     trials: Count = 20
     """Total number of trials, including completed ones."""
     space: Annotated[Repeated, arg(metavar="NAME=LOW:HIGH", help_behavior_hint="")] = ()
@@ -67,9 +62,6 @@ class TuneOptions:
     """Folder for the studies."""
     workers: Count = 1
     """Worker processes."""
-    data: StreamFlags = field(default_factory=StreamFlags)
-    execution: ExecutionFlags = field(default_factory=ExecutionFlags)
-    output: OutputFlags = field(default_factory=OutputFlags)
 
 
 def tune(options: TuneOptions) -> int:
@@ -107,7 +99,8 @@ def tune(options: TuneOptions) -> int:
         print_status(f"{failure.trace}perdure: a worker failed: {failure.reason}")
     if deaths:
         print_status("perdure: rerun the same command to replace the trials that were lost")
-    running = sum(trial.running for trial in trials)
+    states = Counter(trial.state.name for trial in trials)
+    running = states["RUNNING"]
     if running:
         print_status(
             f"perdure: trials running in other processes: {running}; rerun the same command for "
@@ -130,7 +123,7 @@ def tune(options: TuneOptions) -> int:
         line = {
             "study": search.name,
             "trials": len(trials),
-            "failed": sum(trial.reason is not None for trial in trials),
+            "failed": states["FAIL"],
             "best": {"trial": best.number, "accuracy": best.value, "values": dict(best.params)},
             "command": command,
             "figure": str(folder / "study.svg"),
@@ -141,9 +134,9 @@ def tune(options: TuneOptions) -> int:
 
 def _search(options: TuneOptions) -> Search:
     """What to search. Raises ValueError before any training if that is invalid."""
-    from perdure.config import RunConfig, parse_seeds
+    from perdure.config import parse_seeds
     from perdure.experiment.build import read_dataset
-    from perdure.experiment.resolve import resolve
+    from perdure.experiment.resolve import check_names
     from perdure.experiment.space import check_space, default_space, fit_to_method, parse_space
     from perdure.experiment.tune import Search
 
@@ -155,27 +148,7 @@ def _search(options: TuneOptions) -> Search:
     if not 0 <= options.study_seed < 2**32:
         raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
     seeds, fixed = parse_seeds(options.seeds), assignments(options.set)
-    data, execution = options.data, options.execution
-
-    def resolved(given: dict[str, float]) -> RunConfig:
-        return resolve(
-            options.stream,
-            options.method,
-            options.buffer_size,
-            given=given,
-            network=data.network,
-            dataset=data.dataset,
-            data_root=data.data,
-            stream_seed=data.stream_seed,
-            validation=options.validation,
-            max_steps=data.max_steps,
-            device=execution.device,
-            precision=execution.precision,
-            engine=execution.engine,
-            deterministic=execution.deterministic,
-        )
-
-    config = resolved(fixed)
+    config = options.resolve(fixed, options.validation)
     space = parse_space(options.space) if options.space else default_space(options.method)
     if options.space and (both := sorted(space.keys() & fixed.keys())):
         raise ValueError(f"{both[0]} is in --space and in --set; omit one of them")
@@ -183,7 +156,7 @@ def _search(options: TuneOptions) -> Search:
     if not space:
         raise ValueError("--set fixes every hyperparameter of the search space")
     try:
-        resolved({**fixed, **{name: part.extremes[0] for name, part in space.items()}})
+        check_names(space, options.method)
         space = fit_to_method(space, options.method)
         check_space(space, config, read_dataset(config), seeds[0])
     except ValueError as error:
@@ -194,15 +167,16 @@ def _search(options: TuneOptions) -> Search:
     return search if options.storage else replace(search, storage=str(file))
 
 
-def _print_trial(trial: Trial) -> None:
+def _print_trial(trial: FrozenTrial) -> None:
     from perdure.experiment.progress import print_status
 
     params = ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items())
-    outcome = f"failed: {trial.reason}" if trial.value is None else f"{trial.value:.2f} %"
+    reason = trial.user_attrs.get("reason")
+    outcome = f"{trial.value:.2f} %" if reason is None else f"failed: {reason}"
     print_status(f"trial {trial.number}: {outcome} ({params})")
 
 
-def _trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
+def _trials_table(trials: Sequence[FrozenTrial], space: Space, title: str) -> Table:
     """The best trials, best first."""
     from rich.markup import escape
     from rich.table import Table
@@ -214,19 +188,18 @@ def _trials_table(trials: Sequence[Trial], space: Space, title: str) -> Table:
         table.add_column(name.replace("_", " "), justify="right")  # headings break at spaces
     ranked = sorted(trials, key=lambda t: -1.0 if t.value is None else t.value, reverse=True)
     for trial in ranked[:MAX_ROWS]:
-        accuracy = "running" if trial.running else "failed"
-        if trial.by_seed:
-            accuracy = str(Spread.over(trial.by_seed))
+        accuracy = {"RUNNING": "running", "FAIL": "failed"}.get(trial.state.name)
+        accuracy = accuracy or str(Spread.over(trial.user_attrs["by_seed"]))
         values = [f"{trial.params[name]:.4g}" if name in trial.params else "" for name in space]
         table.add_row(str(trial.number), accuracy, *values)
-    failed = sum(trial.reason is not None for trial in trials)
+    failed = sum(trial.state.name == "FAIL" for trial in trials)
     more = len(trials) - MAX_ROWS
     notes = [f"{more} more"] * (more > 0) + [f"{failed} failed"] * (failed > 0)
     table.caption = ", ".join(notes) or None
     return table
 
 
-def _command(options: TuneOptions, search: Search, best: Trial) -> str:
+def _command(options: TuneOptions, search: Search, best: FrozenTrial) -> str:
     """The command that evaluates the best hyperparameters on the test set."""
     values = {**search.config.hyperparameters, **best.params}
     config = replace(search.config, validation=None, hyperparameters=values)

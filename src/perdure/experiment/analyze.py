@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from perdure.experiment.build import build_stream, load_run, read_dataset
 from perdure.files import write_json
 from perdure.randomness import generator
 from perdure.results.folder import RunFolder
-from perdure.results.records import Analysis, Result, RunRecord, read_run
+from perdure.results.records import Analysis, RunRecord, read_run
 
 FORMAT = 1
 TOLERANCE = {"fp32": 0.1, "bf16": 1.0}
@@ -121,7 +121,7 @@ def _compute(
     for name, predictor in learner.predictors().items():
         found = predict(predictor, tests)
         accuracies = accuracies_of(found, tests).class_il
-        _verify(name, accuracies, _recorded(run.result, name, seen), TOLERANCE[config.precision])
+        _verify(run, name, dict(zip(seen, accuracies, strict=True)))
         labels = torch.cat([part.labels for part in found])
         scores[name] = torch.cat([part.scores for part in found]).float()
         noise = generator(settings.seed, "weight noise")
@@ -143,22 +143,15 @@ def _compute(
     }
 
 
-def _recorded(result: Result, predictor: str, tests: Sequence[int]) -> list[float]:
-    """The predictor's accuracies on these tests after the last task, as the run recorded them."""
-    found = result.predictors.get(predictor)
+def _verify(run: RunRecord, predictor: str, accuracies: Mapping[int, float]) -> None:
+    """Raise ValueError unless the run recorded these accuracies by test after its last task."""
+    found = run.result.predictors.get(predictor)
     row = [] if found is None or found.class_il is None else found.class_il.matrix[-1]
-    values = [row[i] for i in tests if i < len(row)]
-    known = [value for value in values if value is not None]
-    if len(known) < len(tests):
-        raise ValueError(f"result.json has no accuracies of {predictor}")
-    return known
-
-
-def _verify(
-    predictor: str, found: Sequence[float], recorded: Sequence[float], tolerance: float
-) -> None:
-    for now, then in zip(found, recorded, strict=True):
-        if abs(now - then) > tolerance:
+    for test, now in accuracies.items():
+        then = row[test] if test < len(row) else None
+        if then is None:
+            raise ValueError(f"result.json has no accuracies of {predictor}")
+        if abs(now - then) > TOLERANCE[run.config.precision]:
             raise ValueError(
                 f"the accuracy of {predictor} is {now:.2f} % but {then:.2f} % in result.json: the "
                 "saved networks are not those that were evaluated; train the run again"

@@ -39,10 +39,7 @@ def read_dataset(config: RunConfig) -> Dataset | None:
 def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Stream:
     """The stream as the method sees it: JOINT gets all tasks merged into one.
 
-    Args:
-        config: The run's settings.
-        dataset: The result of `read_dataset`.
-        seed: Seed of the run; matters only if its composition is per run.
+    The seed of the run matters only if the composition of the stream is per run.
     """
     if dataset is None:
         stream = load_user_stream(config.stream)
@@ -71,12 +68,7 @@ def load_user_stream(reference: str) -> Stream:
 
 
 def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
-    """Stream, network and learner of one seed, checked against each other.
-
-    Args:
-        config: The run's settings.
-        dataset: The result of `read_dataset`.
-        seed: Seed of the run.
+    """Stream, network and learner of one seed.
 
     Raises:
         ValueError: If the method refuses a value, or the network does not fit the stream.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -38,23 +38,17 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
 
 @dataclass(frozen=True)
 class Cell:
-    """One setting of a grid, as the user names it.
-
-    Attributes:
-        stream: The stream's name.
-        method: The method's name.
-        buffer_size: Samples that the memory holds; None for methods without one.
-        given: Hyperparameters that replace the published ones.
-        network: The network, if not the stream's.
-        seeds: Its seeds, if not those of the grid.
-    """
+    """One setting of a grid, as the user names it."""
 
     stream: str
     method: str
     buffer_size: int | None
     given: Mapping[str, float] = field(default_factory=dict)
+    """Hyperparameters that replace the published ones."""
     network: str | None = None
+    """The network, if not the stream's."""
     seeds: str | None = None
+    """Its seeds, if not those of the grid."""
 
     def __str__(self) -> str:
         buffer_size = [] if self.buffer_size is None else [f"buffer {self.buffer_size}"]
@@ -65,21 +59,14 @@ class Cell:
 
 @dataclass(frozen=True)
 class Grid:
-    """Settings and seeds.
-
-    Attributes:
-        name: Names the file with its results.
-        title: Title of its table.
-        seeds: Seeds of the cells that name none, as `--seeds` takes them.
-        cells: The settings.
-        table: Number of the paper's table, if it is one.
-    """
+    """Settings and seeds."""
 
     name: str
     title: str
     seeds: str
     cells: tuple[Cell, ...]
     table: str | None = None
+    """Number of the paper's table, if it is one."""
 
 
 def paper_grid(name: str) -> Grid:
@@ -110,35 +97,33 @@ def read_grid(path: Path) -> Grid:
     """
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
+        if unknown := sorted(set(content) - {"title", "seeds", "runs"}):
+            raise ValueError(f"has {', '.join(unknown)}; expected title, seeds and [[runs]]")
+        runs = content.get("runs")
+        if not isinstance(runs, list) or not runs or not all(isinstance(r, dict) for r in runs):
+            raise ValueError("has no [[runs]]")
+        cells = [cell for run in runs for cell in _combinations(run)]
+        title, seeds = str(content.get("title", path.stem)), _seeds(content.get("seeds", 0))
     except FileNotFoundError:
         raise ValueError(f"--grid {path} does not exist") from None
-    except (OSError, ValueError) as error:  # ValueError: not UTF-8, or not TOML
-        raise ValueError(f"--grid {path} cannot be read: {error}") from None
-    runs = content.get("runs")
-    unknown = sorted(set(content) - {"title", "seeds", "runs"})
-    if unknown or not isinstance(runs, list) or not all(isinstance(run, dict) for run in runs):
-        problem = f"has {', '.join(unknown)}" if unknown else "has no [[runs]]"
-        raise ValueError(f"--grid {path} {problem}; expected title, seeds and [[runs]]")
-    if not runs:
-        raise ValueError(f"--grid {path} has no runs; expected at least one [[runs]]")
-    cells = [cell for run in runs for cell in _combinations(path, run)]
-    title, seeds = content.get("title", path.stem), _seeds(path, content.get("seeds", 0))
-    return Grid(path.stem, str(title), seeds, _unique(cells))
+    except (OSError, ValueError) as error:  # ValueError: also if not UTF-8, or not TOML
+        raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
+    return Grid(path.stem, title, seeds, _unique(cells))
 
 
-def _combinations(path: Path, run: Mapping[str, Any]) -> list[Cell]:
+def _combinations(run: Mapping[str, Any]) -> list[Cell]:
     """All combinations of the lists in one [[runs]]."""
-    seeds = _seeds(path, run["seeds"]) if "seeds" in run else None
+    seeds = _seeds(run["seeds"]) if "seeds" in run else None
     named = {key: value for key, value in run.items() if key != "seeds"}
     lists = {key: value if isinstance(value, list) else [value] for key, value in named.items()}
     for key, values in lists.items():
         if f"{key}s" in _KINDS:
-            raise ValueError(f"--grid {path} has {key}; expected {key}s")
+            raise ValueError(f"has {key}; expected {key}s")
         if not values:
-            raise ValueError(f"--grid {path}: {key} is empty")
+            raise ValueError(f"{key} is empty")
         kind, expected = _KINDS.get(key, ((int, float), "numbers"))
         if any(isinstance(value, bool) or not isinstance(value, kind) for value in values):
-            raise ValueError(f"--grid {path}: {key} is {run[key]!r}; expected {expected}")
+            raise ValueError(f"{key} is {run[key]!r}; expected {expected}")
     streams, methods = lists.pop("streams", ["s-mnist"]), lists.pop("methods", ["clser"])
     sizes = lists.pop("buffer_sizes", [DEFAULT_BUFFER_SIZE])
     networks = lists.pop("networks", [None])
@@ -151,11 +136,8 @@ def _combinations(path: Path, run: Mapping[str, Any]) -> list[Cell]:
     ]
 
 
-def _seeds(path: Path, value: Any) -> str:
-    try:
-        parse_seeds(str(value))
-    except ValueError as error:
-        raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
+def _seeds(value: Any) -> str:
+    parse_seeds(str(value))
     return str(value)
 
 
@@ -170,14 +152,9 @@ def select(
 ) -> Grid:
     """A part of a grid; arguments that are None select everything.
 
-    Args:
-        grid: The whole grid.
-        streams: Streams to keep.
-        methods: Methods to keep. Methods that the grid does not have are added, on its streams
-            and with its buffer sizes.
-        buffer_sizes: Buffer sizes to keep; settings without a memory are kept in any case.
-        where: Values of hyperparameters to keep, by name.
-        seeds: Replaces all seeds.
+    Methods that the grid does not have are added, on its streams and with its buffer sizes.
+    Settings without a memory have any buffer size. `where` selects values of hyperparameters,
+    and `seeds` replaces all seeds.
     """
     cells = list(grid.cells)
     if seeds is not None:
@@ -252,12 +229,7 @@ def plan_grid(
     *,
     dataset: str | None = None,
     data_root: Path | None = None,
-    max_steps: int | None = None,
-    device: str = "cpu",
-    precision: str | None = None,
-    engine: str | None = None,
-    deterministic: bool = False,
-    check_device: bool = True,
+    resolve: Callable[..., RunConfig] = resolve,
 ) -> Plan:
     """Resolve and check every cell whose data is available, and see which runs are complete.
 
@@ -266,28 +238,24 @@ def plan_grid(
         out: Folder of all runs.
         dataset: Dataset of all streams; streams that need another one are skipped.
         data_root: Folder with the datasets, the only one searched.
-        max_steps: Steps after which each stream ends.
-        device: "cpu" or "cuda".
-        precision: "fp32" or "bf16".
-        engine: "eager", "captured" or "compiled".
-        deterministic: Whether a GPU must compute bit-identical results.
-        check_device: Whether the device must be available on this machine.
+        resolve: The function of that name, with the arguments that are the same for all cells.
 
     Raises:
         ValueError: If a cell is invalid, or no cell has its data.
     """
     if dataset is not None and dataset not in DATASETS:
         raise ValueError(f"unknown dataset {dataset!r}; choose from {', '.join(DATASETS)}")
-    without_data: dict[str, list[str]] = {}
-    for stream in dict.fromkeys(cell.stream for cell in grid.cells):
-        if reason := _missing_data(stream, dataset, data_root):
-            without_data.setdefault(reason, []).append(stream)
-    reasons = [f"{', '.join(streams)}: {reason}" for reason, streams in without_data.items()]
-    skipped = {stream for streams in without_data.values() for stream in streams}
+    streams = dict.fromkeys(cell.stream for cell in grid.cells)
+    missing = {stream: _missing_data(stream, dataset, data_root) for stream in streams}
+    reasons = [
+        f"{', '.join(stream for stream in missing if missing[stream] == reason)}: {reason}"
+        for reason in dict.fromkeys(missing.values())
+        if reason is not None
+    ]
     # Cells may resolve to the same settings, for example if one names a published value.
     resolved: dict[str, tuple[Cell, RunConfig, list[int]]] = {}
     for cell in grid.cells:
-        if cell.stream in skipped:
+        if missing[cell.stream] is not None:
             continue
         entry = catalog.STREAMS.get(cell.stream)
         with _naming(cell):
@@ -300,12 +268,6 @@ def plan_grid(
                 # Given explicitly, so that no smaller dataset is substituted.
                 dataset=None if entry is None else dataset or entry.datasets[0],
                 data_root=None if entry is None else data_root,
-                max_steps=max_steps,
-                device=device,
-                precision=precision,
-                engine=engine,
-                deterministic=deterministic,
-                check_device=check_device,
             )
         seeds = parse_seeds(cell.seeds or grid.seeds)
         resolved.setdefault(config.hash, (cell, config, []))[2].extend(seeds)

@@ -24,22 +24,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class PlannedSetting:
-    """The runs of one configuration.
-
-    Attributes:
-        config: The settings.
-        label: Names the setting in messages.
-        steps: Steps of each run; None if the length of the stream is unknown.
-        complete: Seeds of the runs that need no training.
-        resumable: Seeds of unfinished runs that have a checkpoint, with its step.
-        missing: The remaining seeds.
-    """
+    """The runs of one configuration."""
 
     config: RunConfig
     label: str
     steps: int | None
+    """Steps of each run; None if the length of the stream is unknown."""
     complete: tuple[int, ...]
+    """Seeds of the runs that need no training."""
     resumable: dict[int, int]
+    """Seeds of unfinished runs that have a checkpoint, with its step."""
     missing: tuple[int, ...]
 
     @property
@@ -61,16 +55,7 @@ def plan_setting(
     steps: int | None = None,
     again: bool = False,
 ) -> PlannedSetting:
-    """Find out which runs of a configuration have to be trained.
-
-    Args:
-        config: The settings.
-        seeds: The seeds that are wanted.
-        out: Folder of all runs.
-        label: Names the setting in messages; describes the settings by default.
-        steps: Steps of each run, if known.
-        again: Whether complete runs are trained again.
-    """
+    """Find out which runs of a configuration have to be trained; with `again`, all of them."""
     complete, missing, resumable = [], [], {}
     for seed in seeds:
         run = PlannedRun(config, seed)
@@ -90,23 +75,16 @@ def plan_setting(
 
 @dataclass(frozen=True)
 class Plan:
-    """Settings to run.
-
-    Attributes:
-        name: Names the plan and the file with its results.
-        title: Title of its table.
-        out: Folder of all runs.
-        settings: The settings.
-        skipped: What is left out and why, one sentence each.
-        table: Number of the paper's table that it reproduces, if any.
-    """
+    """Settings to run."""
 
     name: str
     title: str
     out: Path
     settings: list[PlannedSetting]
     skipped: Sequence[str] = ()
+    """What is left out and why, one sentence each."""
     table: str | None = None
+    """Number of the paper's table that it reproduces, if any."""
 
     def jobs(
         self,
@@ -154,8 +132,7 @@ class Plan:
     def results(self, *, all_seeds: bool = False) -> list[Setting]:
         """The results of every setting that has a complete run, in the order of the plan.
 
-        Args:
-            all_seeds: Whether to include seeds that are not part of the plan.
+        With `all_seeds`, runs with seeds that are not part of the plan are included.
         """
         runs = []
         for setting in self.settings:

@@ -33,11 +33,9 @@ class Task(Protocol):
     """Work for one process. Tasks are sent to workers, so they must be serialisable."""
 
     def execute(self, report: Callable[[Any], None], stop: Callable[[], int]) -> None:
-        """Do the work.
+        """Do the work, and send progress to the process that started the task with `report`.
 
-        Args:
-            report: Sends progress to the process that started the task.
-            stop: Returns a signal's number once the task should stop, by raising Interrupted.
+        Once `stop` returns a signal's number, the task should stop by raising Interrupted.
         """
 
     def explain(self, error: Exception) -> Failure:

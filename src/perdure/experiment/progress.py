@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Literal, NamedTuple
 
-from rich.console import Console, ConsoleOptions, RenderableType
-from rich.measure import Measurement
+from rich.console import Console, RenderableType
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
@@ -44,27 +42,20 @@ def clock_time(seconds: float) -> str:
 
 @dataclass(eq=False)
 class JobStatus:
-    """The state of one job.
-
-    Attributes:
-        job: The job.
-        runs: Setting and seed of each of its runs.
-        name: Names its runs in messages.
-        state: Where it is.
-        started: When it started, by the clock of the progress.
-        last: The last progress of the current attempt.
-        updated: When that arrived.
-        reason: Why the last attempt failed.
-    """
+    """The state of one job."""
 
     job: Job
     runs: list[tuple[PlannedSetting, int]]
+    """Setting and seed of each run."""
     name: str
     state: Literal["waiting", "running", "done", "failed"] = "waiting"
     started: float = 0.0
     last: Progress | None = None
+    """The last progress of the current attempt."""
     updated: float = 0.0
+    """When that arrived."""
     reason: str = ""
+    """Why the last attempt failed."""
 
     def seconds_left(self, now: float) -> float | None:
         """Time left according to the job's own speed; None if that is unknown."""
@@ -90,15 +81,7 @@ class TimeLeft(NamedTuple):
 
 
 class GridProgress:
-    """The state of all jobs of a plan, updated by events.
-
-    Args:
-        plan: The plan.
-        jobs: Its jobs.
-        speeds: Measured speeds; completed runs are added.
-        width: Jobs that run at a time.
-        clock: Returns seconds.
-    """
+    """The state of all jobs of a plan, of which `width` run at a time, updated by events."""
 
     def __init__(
         self,
@@ -122,7 +105,7 @@ class GridProgress:
     def _status(self, job: Job) -> JobStatus:
         runs = [(self.settings[run.config.hash], run.seed) for run in job.runs]
         (setting, seed), *others = runs
-        name = f"seed {seed}" if len(self.settings) == 1 else f"{setting.label}, seed {seed}"
+        name = f"seed {seed}" if len(self.settings) == 1 else f"seed {seed} of {setting.label}"
         return JobStatus(job, runs, f"{name} and {len(others)} more" if others else name)
 
     def split_failed_groups(self) -> None:
@@ -215,15 +198,7 @@ def run_jobs(
 ) -> None:
     """Execute the jobs of a plan under a live view; groups that fail are split and tried again.
 
-    Args:
-        progress: The jobs, updated as they run.
-        backend: Executes them.
-        quiet: Whether to show failures only.
-        by_task: Whether a log has a line per task instead of one per run.
-        on_event: Called with every event after it is shown.
-
-    Raises:
-        Interrupted: If asked to stop.
+    Shows failures only if quiet. A log has a line per task or, unless `by_task`, one per run.
     """
     with _View(progress, quiet=quiet, by_task=by_task) as view:
 
@@ -246,7 +221,7 @@ class _View(AbstractContextManager["_View"]):
         self.by_task = by_task
         self.live = console.is_terminal and not quiet
         self.bars = _Bars(
-            _Name(),  # is shortened where space is scarce
+            _Name(),
             BarColumn(20 if console.width >= 100 else 10, table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[note]}", markup=False),
             console=console,
@@ -255,13 +230,8 @@ class _View(AbstractContextManager["_View"]):
         )
         self.overall: TaskID | None = None
         if progress.total > 1:
-            total, done = progress.total, progress.done
-            self.overall = self.bars.add_task(
-                progress.plan.name, total=total, completed=done, note=""
-            )
+            self.overall = self.bars.add_task(progress.plan.name, total=progress.total, note="")
         self.running: dict[int, TaskID] = {}
-        self.accuracy: dict[int, float | None] = {}
-        self.resumed: set[int] = set()
         self.traces: set[tuple[JobStatus, str]] = set()
         """Tracebacks that were shown, by job and frames."""
         self.summarised = 0.0
@@ -272,26 +242,19 @@ class _View(AbstractContextManager["_View"]):
         self.bars.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.bars.stop()
 
     def show(self, event: Event) -> None:
         """Update the state of a job and show it."""
+        before = self.progress.current[event.number].last
         status = self.progress.update(event)
         if self.live:
             self._draw(event, status)
-        if event.kind == "started":
-            self.accuracy.pop(event.number, None)
-            self.resumed.discard(event.number)
-        elif event.kind == "progress":
+        if event.kind == "progress":
             if not self.quiet:
-                self._log_progress(event.number, status, event.progress)
-        else:
+                self._log_progress(status, before, event.progress)
+        elif event.kind != "started":
             self._log_end(event, status)
 
     def _draw(self, event: Event, status: JobStatus) -> None:
@@ -300,9 +263,8 @@ class _View(AbstractContextManager["_View"]):
             if number not in self.running:
                 self.running[number] = self.bars.add_task(status.name, total=None, note="starting")
             if (last := status.last) is not None:
-                note = _position(last) + _accuracy(last, ", ")
-                if self.by_task:
-                    note = _details(last)
+                short = _position(last) + _accuracy(last, ", ")
+                note = _details(last) if self.by_task else short
                 self.bars.update(
                     self.running[number], total=last.total_steps, completed=last.step, note=note
                 )
@@ -317,13 +279,12 @@ class _View(AbstractContextManager["_View"]):
             self.bars.headline = str(self.progress)
             self.bars.update(self.overall, completed=self.progress.done, note="")
 
-    def _log_progress(self, number: int, status: JobStatus, progress: Progress) -> None:
-        if progress.since and number not in self.resumed:
-            self.resumed.add(number)
-            self._print(f"Resuming {status.name} from step {progress.since}")
-        if self.by_task and not self.live and self.accuracy.get(number) != progress.accuracy:
-            self.accuracy[number] = progress.accuracy  # a task has ended
-            print_status(f"{status.name}: {_details(progress)}")
+    def _log_progress(self, status: JobStatus, before: Progress | None, now: Progress) -> None:
+        if now.since and before is None:
+            self._print(f"Resuming {status.name} from step {now.since}")
+        task_ended = now.accuracy != (before and before.accuracy)
+        if self.by_task and not self.live and task_ended:
+            print_status(f"{status.name}: {_details(now)}")
 
     def _log_end(self, event: Event, status: JobStatus) -> None:
         """Print failures, and completed runs in a log."""
@@ -391,33 +352,7 @@ class _Bars(Bars):
 
 
 class _Name(ProgressColumn):
-    """The name of a task, shortened in the middle where space is scarce."""
+    """The name of a task on one line, cut off where space is scarce."""
 
-    def render(self, task: Task) -> RenderableType:
-        return _Shortened(task.description)
-
-
-class _Shortened:
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
-        return Measurement(1, len(self.name)).with_maximum(options.max_width)
-
-    def __rich_console__(
-        self, console: Console, options: ConsoleOptions
-    ) -> Iterator[RenderableType]:
-        yield Text(shorten(self.name, options.max_width), no_wrap=True, overflow="crop")
-
-
-def shorten(name: str, width: int) -> str:
-    """A name in at most `width` characters, keeping the seed at its end.
-
-    >>> shorten("er on s-mnist, buffer 200, lr 0.1, seed 12", 28)
-    'er on s-mnist,… 0.1, seed 12'
-    """
-    if len(name) <= width:
-        return name
-    _, comma, seed = name.rpartition(", seed ")
-    end = max((width - 1) // 2, len(comma and f"seed {seed}"))
-    return f"{name[: max(width - 1 - end, 0)]}…{name[-end:]}"
+    def render(self, task: Task) -> Text:
+        return Text(task.description, no_wrap=True, overflow="ellipsis")

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal
 
 import ray
@@ -38,27 +37,21 @@ LOCK_SECONDS = 120
 OBJECT_STORE_BYTES = 100 * 2**20
 """Object store of a new cluster; tasks exchange small messages only."""
 Report = tuple[int, Literal["started", "progress", "failed"], Any]
-"""Number of a job, and what its task reports."""
+"""What a task reports: the number of its job, what happened, and the progress or the failure."""
 _ERROR_PREFIX = "ray.exceptions."
 """Starts the last line of the traceback of one of Ray's own errors."""
 _FORWARDED = ("PERDURE_DATA", "PERDURE_CACHE", "CUBLAS_WORKSPACE_CONFIG")
 
 
 class RayCluster(AbstractContextManager["RayCluster"]):
-    """A connection to a cluster.
-
-    Every job is a task that requests `threads` cores, and a GPU if it trains on one.
+    """A connection to a cluster, where every job is a task.
 
     Args:
         address: Host and port of the head, or "auto"; by default $RAY_ADDRESS, or else a new
             cluster on this machine.
-        device: "auto", "cpu" or "cuda".
-        threads: Cores of each job.
+        device: "auto", "cpu" or "cuda"; with "cuda" each job requests a GPU.
+        threads: Cores that each job requests.
         retries: How often Ray attempts a failed job again.
-
-    Attributes:
-        device: "cpu" or "cuda", after resolving "auto".
-        width: Jobs that fit on the cluster at a time.
 
     Raises:
         ValueError: If the cluster cannot be reached or has no room for a job.
@@ -87,12 +80,7 @@ class RayCluster(AbstractContextManager["RayCluster"]):
             ray.shutdown()
             raise
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         ray.shutdown()
 
     def check(self, out: Path) -> None:
@@ -121,11 +109,7 @@ class RayCluster(AbstractContextManager["RayCluster"]):
             token.unlink()
 
     def run(self, jobs: Sequence[Job], on_event: OnEvent) -> None:
-        """Execute all jobs.
-
-        Raises:
-            Interrupted: If SIGINT or SIGTERM arrived.
-        """
+        """Execute all jobs. Raises Interrupted if SIGINT or SIGTERM arrived."""
         with graceful_stop() as stop:
             self._run(jobs, on_event, stop)
         if stop():

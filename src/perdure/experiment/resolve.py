@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -85,10 +85,16 @@ def resolve(
     notes: list[str] = []
     buffer_size = _buffer_size(method, buffer_size, "buffer_size" in accepted, notes)
     dataset = _dataset(stream, dataset, data_root, notes)
-    hyperparameters = _hyperparameters(
-        stream, method, buffer_size, given or {}, accepted, dataset, notes
-    )
-    _check_divisible(hyperparameters, ranks)
+    check_names(given or {}, method)
+    usual = default_hyperparameters(stream, method, buffer_size, dataset)
+    notes += usual.notes
+    hyperparameters = normalised({**usual.values, **(given or {})}, accepted)
+    for name in ("batch", "memory_batch"):
+        if hyperparameters.get(name, 0) % ranks:
+            raise ValueError(
+                f"--{name.replace('_', '-')} is {hyperparameters[name]}, which is not a multiple "
+                f"of the {ranks} processes"
+            )
     if network is None:
         network = "mlp" if entry is None else entry.network
         if entry is None:
@@ -193,23 +199,14 @@ def _dataset(stream: str, dataset: str | None, root: Path | None, notes: list[st
     return first
 
 
-def _hyperparameters(
-    stream: str,
-    method: str,
-    buffer_size: int | None,
-    given: Mapping[str, float],
-    accepted: Mapping[str, Any],
-    dataset: str | None,
-    notes: list[str],
-) -> dict[str, float]:
+def check_names(names: Iterable[str], method: str) -> None:
+    """Raise ValueError unless all of these are hyperparameters of the method."""
+    accepted = catalog.accepted(catalog.find_learner(method))
     allowed = {*accepted, *LOOP_HYPERPARAMETERS} - NOT_HYPERPARAMETERS
-    if unknown := [name for name in given if name not in allowed]:
-        raise ValueError(
-            f"{method} has no hyperparameter {unknown[0]!r}; it has {', '.join(sorted(allowed))}"
-        )
-    defaults = default_hyperparameters(stream, method, buffer_size, dataset)
-    notes += defaults.notes
-    return normalised({**defaults.values, **given}, accepted)
+    for name in names:
+        if name not in allowed:
+            known = ", ".join(sorted(allowed))
+            raise ValueError(f"{method} has no hyperparameter {name!r}; it has {known}")
 
 
 def _stream_seed(stream: str, seed: int | str | None) -> int | str | None:
@@ -224,12 +221,3 @@ def _stream_seed(stream: str, seed: int | str | None) -> int | str | None:
     if isinstance(seed, str) and seed != PER_RUN:
         raise ValueError(f"--stream-seed is {seed!r}; expected a number or {PER_RUN}")
     return None if seed == entry.seed else seed
-
-
-def _check_divisible(hyperparameters: Mapping[str, float], ranks: int) -> None:
-    for name in ("batch", "memory_batch"):
-        if hyperparameters.get(name, 0) % ranks:
-            raise ValueError(
-                f"--{name.replace('_', '-')} is {hyperparameters[name]}, which is not a multiple "
-                f"of the {ranks} processes"
-            )

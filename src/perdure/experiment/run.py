@@ -48,18 +48,12 @@ class PlannedRun(NamedTuple):
 
 @dataclass(frozen=True)
 class Job:
-    """Runs to train together: one on a CPU, several on a GPU.
-
-    Attributes:
-        runs: The runs; data and execution settings are the same for all.
-        out: Folder of all runs.
-        resume: Whether to reuse complete runs and to continue others from their checkpoints.
-        checkpoint_every: Seconds between checkpoints.
-    """
+    """Runs to train together: one on a CPU, several on a GPU."""
 
     runs: tuple[PlannedRun, ...]
     out: Path
     resume: bool = False
+    """Whether to reuse complete runs and to continue others from their checkpoints."""
     checkpoint_every: float = 60.0
 
     def split(self) -> list[Job]:
@@ -186,15 +180,9 @@ def make_jobs(
     checkpoint_every: float = 60.0,
     side_by_side: int = 1,
 ) -> list[Job]:
-    """Divide runs into jobs: groups that can train together in one process.
+    """Divide runs into jobs: groups of at most `side_by_side` that can train in one process.
 
-    Args:
-        runs: The runs, in the order in which they should be trained.
-        out: Folder of all runs.
-        resume: Whether runs continue from their checkpoints; only runs at a common position can
-            continue together.
-        checkpoint_every: Seconds between checkpoints.
-        side_by_side: Largest number of runs in a group; more than one pays off on a GPU only.
+    Only runs that have a checkpoint at a common position can resume together.
     """
     groups: list[tuple[list[PlannedRun], set[Position]]] = []
     for run in runs:

@@ -22,19 +22,18 @@ EXAMPLE = "lr = { low = 0.01, high = 0.5, log = true } or batch = [16, 32]"
 
 @dataclass(frozen=True)
 class Range:
-    """All numbers from `low` to `high`, both included.
-
-    Attributes:
-        low: The smallest value.
-        high: The largest value.
-        log: Whether to sample on a logarithmic scale.
-        integer: Whether to sample whole numbers only.
-    """
+    """All numbers, or all whole numbers, from `low` to `high`; log: on a logarithmic scale."""
 
     low: float
     high: float
     log: bool = False
     integer: bool = False
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.low < self.high < math.inf:
+            raise ValueError(f"the range from {self.low} to {self.high} is empty")
+        if self.log and self.low <= 0:
+            raise ValueError("a logarithmic range must start above 0")
 
     @property
     def extremes(self) -> tuple[float, ...]:
@@ -47,13 +46,14 @@ class Range:
 
 @dataclass(frozen=True)
 class Choice:
-    """One of several values.
-
-    Attributes:
-        values: The values.
-    """
+    """One of several values."""
 
     values: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        values = self.values
+        if len(set(values)) < max(2, len(values)) or not all(map(math.isfinite, values)):
+            raise ValueError("expected at least two different numbers")
 
     @property
     def extremes(self) -> tuple[float, ...]:
@@ -77,7 +77,7 @@ def default_space(method: str) -> Space:
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
     if method not in tables:
         raise ValueError(f"{method} has no default search space; use --space {FORMS}")
-    return {name: _from_toml(name, form) for name, form in tables[method].items()}
+    return {name: _from_toml(form) for name, form in tables[method].items()}
 
 
 def parse_space(texts: Sequence[str]) -> Space:
@@ -89,71 +89,57 @@ def parse_space(texts: Sequence[str]) -> Space:
     space: Space = {}
     for text in texts:
         name, sign, form = text.partition("=")
-        if not sign:
-            space |= _from_file(Path(text))
-        elif not name.isidentifier():
-            raise ValueError(f"--space {text!r}; expected {FORMS}")
-        else:
-            space[name] = _from_text(text, form)
+        try:
+            if not sign:
+                space |= _from_file(Path(text))
+            elif not name.isidentifier():
+                raise ValueError(f"expected {FORMS}")
+            else:
+                space[name] = _from_text(form)
+        except (OSError, ValueError) as error:
+            raise ValueError(f"--space {text}: {error}") from None
     return space
 
 
 def _from_file(path: Path) -> Space:
-    try:
-        tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ValueError(f"--space {path}: file not found; expected {FORMS}") from None
-    except (OSError, ValueError) as error:
-        raise ValueError(f"--space {path} cannot be read: {error}") from None
+    if not path.exists():
+        raise ValueError(f"file not found; expected {FORMS}")
+    tables = tomllib.loads(path.read_text(encoding="utf-8"))
     if not tables:
-        raise ValueError(f"--space {path} is empty; expected lines such as {EXAMPLE}")
-    return {name: _from_toml(f"--space {path}: {name}", form) for name, form in tables.items()}
+        raise ValueError(f"the file is empty; expected lines such as {EXAMPLE}")
+    space: Space = {}
+    for name, form in tables.items():
+        try:
+            space[name] = _from_toml(form)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+    return space
 
 
-def _from_text(text: str, form: str) -> Range | Choice:
-    if choice := _numbers(form.split(",")):
-        return _choice(f"--space {text!r}", choice)
-    low, *others = form.split(":")
-    ends, log = _numbers([low, *others[:1]]), others[1:]
-    if len(ends) != 2 or log not in ([], ["log"]):
-        raise ValueError(f"--space {text!r}; expected {FORMS}")
-    return _range(f"--space {text!r}", *ends, log=bool(log))
+def _from_text(form: str) -> Range | Choice:
+    ends = form.split(":")
+    is_range, log = len(ends) > 1, ends[2:]
+    try:
+        numbers = [_number(word) for word in (ends[:2] if is_range else form.split(","))]
+    except ValueError:
+        numbers = []
+    if not numbers or log not in ([], ["log"]):
+        raise ValueError(f"expected {FORMS}")
+    return Range(numbers[0], numbers[1], bool(log)) if is_range else Choice(tuple(numbers))
 
 
-def _from_toml(what: str, form: Any) -> Range | Choice:
+def _number(word: str) -> float:
+    return int(word) if re.fullmatch(r"-?\d+", word) else float(word)
+
+
+def _from_toml(form: Any) -> Range | Choice:
     match form:
-        case list():
-            if all(isinstance(value, int | float) for value in form):
-                return _choice(what, form)
+        case list() if all(isinstance(value, int | float) for value in form):
+            return Choice(tuple(form))
         case {"low": int() | float() as low, "high": int() | float() as high, **others}:
             if not others or (others.keys() == {"log"} and isinstance(others["log"], bool)):
-                return _range(what, low, high, log=bool(others.get("log")))
-    raise ValueError(
-        f"{what} is {form!r}; expected [a, b, …] or {{ low = …, high = …, log = true }}"
-    )
-
-
-def _range(what: str, low: float, high: float, *, log: bool) -> Range:
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"{what}: the range from {low} to {high} is empty")
-    if log and low <= 0:
-        raise ValueError(f"{what}: a logarithmic range must start above 0")
-    return Range(low, high, log)
-
-
-def _choice(what: str, values: Sequence[float]) -> Choice:
-    if len(set(values)) < max(2, len(values)) or not all(map(math.isfinite, values)):
-        raise ValueError(f"{what}: expected at least two different numbers")
-    return Choice(tuple(values))
-
-
-def _numbers(words: Sequence[str]) -> list[float]:
-    """Two or more numbers; empty if a word is not a number."""
-    try:
-        found = [int(word) if re.fullmatch(r"-?\d+", word) else float(word) for word in words]
-    except ValueError:
-        return []
-    return found if len(found) > 1 else []
+                return Range(low, high, bool(others.get("log")))
+    raise ValueError(f"expected [a, b, …] or {{ low = …, high = …, log = true }}, not {form!r}")
 
 
 def fit_to_method(space: Space, method: str) -> Space:
@@ -161,15 +147,16 @@ def fit_to_method(space: Space, method: str) -> Space:
     accepted = catalog.accepted(catalog.find_learner(method))
     counts = {name for name, p in accepted.items() if p.annotation in (int, "int")}
     counts |= set(LOOP_HYPERPARAMETERS)
-    return {name: _integer(name, part) if name in counts else part for name, part in space.items()}
-
-
-def _integer(name: str, part: Range | Choice) -> Range | Choice:
-    if not all(float(value).is_integer() for value in part.extremes):
-        raise ValueError(f"{name}: expected whole numbers, not {list(part.extremes)}")
-    if isinstance(part, Choice):
-        return Choice(tuple(map(int, part.values)))
-    return replace(part, low=int(part.low), high=int(part.high), integer=True)
+    fitted = dict(space)
+    for name in counts & space.keys():
+        part = space[name]
+        if not all(float(value).is_integer() for value in part.extremes):
+            raise ValueError(f"{name}: expected whole numbers, not {list(part.extremes)}")
+        if isinstance(part, Range):
+            fitted[name] = replace(part, low=int(part.low), high=int(part.high), integer=True)
+        else:
+            fitted[name] = Choice(tuple(map(int, part.values)))
+    return fitted
 
 
 def check_space(space: Space, config: RunConfig, dataset: Dataset | None, seed: int) -> None:

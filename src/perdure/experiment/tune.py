@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 import io
 import itertools
+import math
 import os
 import platform
-import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,13 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import optuna
-from optuna.distributions import (
-    BaseDistribution,
-    CategoricalDistribution,
-    FloatDistribution,
-    IntDistribution,
-)
-from optuna.samplers import BaseSampler, TPESampler
+from optuna.distributions import BaseDistribution
+from optuna.samplers import TPESampler
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState
@@ -69,11 +64,7 @@ class Search:
     def initial(self) -> dict[str, float]:
         """The hyperparameters of the first trial, as far as the space contains them."""
         values = self.config.hyperparameters
-        return {
-            name: values[name]
-            for name, part in self.space.items()
-            if name in values and values[name] in part
-        }
+        return {n: values[n] for n, part in self.space.items() if n in values and values[n] in part}
 
     def folder(self, root: Path) -> Path:
         """The study's folder. Different studies have different folders."""
@@ -95,41 +86,18 @@ class Search:
         return self.folder(Path()).as_posix()
 
 
-@dataclass(frozen=True)
-class Trial:
-    """One choice of hyperparameters.
-
-    Attributes:
-        number: Its number in the study.
-        params: The hyperparameters; empty if it has just started.
-        value: Mean accuracy over the seeds in percent; None if it failed or is running.
-        by_seed: Accuracy of each seed.
-        reason: Why it failed.
-        seconds: How long it took.
-    """
-
-    number: int
-    params: Mapping[str, float]
-    value: float | None
-    by_seed: Sequence[float] = ()
-    reason: str | None = None
-    seconds: float | None = None
-
-    @property
-    def running(self) -> bool:
-        """Whether another process is working on it."""
-        return self.value is None and self.reason is None
-
-
 def tune(
     search: Search,
     trials: int,
     *,
     workers: int = 1,
     threads: int = 1,
-    on_trial: Callable[[Trial], None] = lambda trial: None,
-) -> tuple[list[Trial], list[Failure]]:
+    on_trial: Callable[[FrozenTrial], None] = lambda trial: None,
+) -> tuple[list[FrozenTrial], list[Failure]]:
     """Add trials until the study has enough.
+
+    A trial has the user attributes "by_seed", the accuracy of each seed, or "reason", why it
+    failed. Its value is the mean over the seeds in percent.
 
     Args:
         search: What to search.
@@ -164,9 +132,9 @@ def tune(
     return read_trials(study), failures
 
 
-def best_trial(trials: Sequence[Trial]) -> Trial | None:
+def best_trial(trials: Sequence[FrozenTrial]) -> FrozenTrial | None:
     """The trial with the highest accuracy, the first of several; None if all failed."""
-    done = [trial for trial in trials if trial.value is not None]
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
     return max(done, key=lambda trial: trial.value or 0.0, default=None)
 
 
@@ -182,7 +150,6 @@ def open_study(search: Search) -> optuna.Study:
     try:
         return optuna.create_study(
             storage=_storage(search.storage),
-            sampler=_Sampler(search.study_seed, search.initial),
             study_name=search.name,
             direction="maximize",
             load_if_exists=True,
@@ -200,39 +167,12 @@ def _storage(place: str) -> str | BaseStorage:
     return JournalStorage(JournalFileBackend(place))
 
 
-class _Sampler(BaseSampler):
-    """Optuna's TPE sampler, seeded by each trial's place in the study.
+class _Sampler(TPESampler):
+    """Optuna's TPE sampler, except that known values are not sampled."""
 
-    A study that was interrupted and continues therefore tries the same values as one that was
-    not. The first trial uses known values.
-    """
-
-    def __init__(self, seed: int, first: Mapping[str, float]) -> None:
-        self.seed = seed
-        self.first = first
-        self.known: Mapping[str, float] = {}
-        self.sampler: BaseSampler = TPESampler(seed=seed)
-
-    def before_trial(self, study: optuna.Study, trial: FrozenTrial) -> None:
-        place = _free_place(study, trial.number)
-        # Stored for later trials; `trial` is only a copy.
-        study._storage.set_trial_user_attr(trial._trial_id, "place", place)
-        self.known = self.first if place == 0 else {}
-        self.sampler = TPESampler(seed=derive(self.seed, f"trial {place}") % 2**32)
-        self.sampler.before_trial(study, trial)
-
-    def infer_relative_search_space(
-        self, study: optuna.Study, trial: FrozenTrial
-    ) -> dict[str, BaseDistribution]:
-        return self.sampler.infer_relative_search_space(study, trial)
-
-    def sample_relative(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        search_space: dict[str, BaseDistribution],
-    ) -> dict[str, Any]:
-        return self.sampler.sample_relative(study, trial, search_space)
+    def __init__(self, seed: int, known: Mapping[str, float]) -> None:
+        super().__init__(seed=seed)
+        self.known = known
 
     def sample_independent(
         self,
@@ -243,27 +183,29 @@ class _Sampler(BaseSampler):
     ) -> Any:
         if param_name in self.known:
             return self.known[param_name]
-        return self.sampler.sample_independent(study, trial, param_name, param_distribution)
+        return super().sample_independent(study, trial, param_name, param_distribution)
 
 
-def distributions(space: Space) -> dict[str, BaseDistribution]:
-    """The space as Optuna's distributions."""
-    found: dict[str, BaseDistribution] = {}
-    for name, part in space.items():
+def ask(study: optuna.Study, search: Search) -> optuna.Trial:
+    """Start a trial. Its values depend on its place in the study and on earlier trials.
+
+    A study that was interrupted and continues therefore tries the same values as one that was
+    not. The first trial uses the search's own values.
+    """
+    trial = study.ask()
+    trial.set_user_attr("process", f"{platform.node()} {_process(os.getpid())}")
+    place = _free_place(study, trial.number)
+    trial.set_user_attr("place", place)
+    seed = derive(search.study_seed, f"trial {place}") % 2**32
+    study.sampler = _Sampler(seed, {} if place else search.initial)
+    for name, part in search.space.items():
         if isinstance(part, Choice):
-            found[name] = CategoricalDistribution(part.values)
+            trial.suggest_categorical(name, part.values)
         elif part.integer:
-            found[name] = IntDistribution(int(part.low), int(part.high), log=part.log)
+            trial.suggest_int(name, int(part.low), int(part.high), log=part.log)
         else:
-            found[name] = FloatDistribution(part.low, part.high, log=part.log)
-    return found
-
-
-def _counts(trial: FrozenTrial) -> bool:
-    """Whether a trial counts: interrupted ones, which failed without a reason, do not."""
-    if trial.state == TrialState.FAIL:
-        return "reason" in trial.user_attrs
-    return trial.state in (TrialState.COMPLETE, TrialState.RUNNING)
+            trial.suggest_float(name, part.low, part.high, log=part.log)
+    return trial
 
 
 def _free_place(study: optuna.Study, number: int) -> int:
@@ -272,26 +214,19 @@ def _free_place(study: optuna.Study, number: int) -> int:
     Trials that other processes have just started may not have a place yet. They have lower
     numbers and take the smallest places first.
     """
-    others = [t for t in study.get_trials(deepcopy=False) if _counts(t) and t.number != number]
+    others = [trial for trial in read_trials(study) if trial.number != number]
     taken = {trial.user_attrs.get("place") for trial in others}
     pending = sum("place" not in trial.user_attrs for trial in others if trial.number < number)
     free = (place for place in itertools.count() if place not in taken)
     return next(itertools.islice(free, pending, None))
 
 
-def read_trials(study: optuna.Study) -> list[Trial]:
-    """The trials that count, in order."""
+def read_trials(study: optuna.Study) -> list[FrozenTrial]:
+    """The trials that count, in order: interrupted ones, which failed without a reason, do not."""
     return [
-        Trial(
-            number=trial.number,
-            params=trial.params,
-            value=trial.value if trial.state == TrialState.COMPLETE else None,
-            by_seed=trial.user_attrs.get("by_seed", ()),
-            reason=trial.user_attrs.get("reason"),
-            seconds=trial.duration.total_seconds() if trial.duration else None,
-        )
+        trial
         for trial in study.get_trials(deepcopy=False)
-        if _counts(trial)
+        if trial.state in (TrialState.COMPLETE, TrialState.RUNNING) or "reason" in trial.user_attrs
     ]
 
 
@@ -331,16 +266,14 @@ class _AddTrials:
     search: Search
     trials: int
 
-    def execute(self, report: Callable[[Trial], None], stop: Callable[[], int]) -> None:
-        search, trials = self.search, self.trials
-        study, dataset = open_study(search), read_dataset(search.config)
-        while len(read_trials(study)) < trials:
-            trial = study.ask(distributions(search.space))
-            trial.set_user_attr("process", f"{platform.node()} {_process(os.getpid())}")
-            if sum(other.number < trial.number for other in read_trials(study)) >= trials:
+    def execute(self, report: Callable[[FrozenTrial], None], stop: Callable[[], int]) -> None:
+        study, dataset = open_study(self.search), read_dataset(self.search.config)
+        while len(read_trials(study)) < self.trials:
+            trial = ask(study, self.search)
+            if sum(other.number < trial.number for other in read_trials(study)) >= self.trials:
                 study.tell(trial, state=TrialState.FAIL)  # another process was faster
                 return
-            report(_conduct(search, study, trial, dataset, stop))
+            report(_conduct(self.search, study, trial, dataset, stop))
 
     def explain(self, error: Exception) -> Failure:
         return Failure(f"{type(error).__name__}: {error}", traceback.format_exc())
@@ -352,29 +285,22 @@ def _conduct(
     trial: optuna.Trial,
     dataset: Dataset | None,
     stop: Callable[[], int],
-) -> Trial:
+) -> FrozenTrial:
     """Train with a trial's hyperparameters and store the outcome in the study."""
-    started = time.perf_counter()
-    found = Trial(trial.number, trial.params, None)
     try:
         by_seed = evaluate(search, trial.params, dataset, stop)
     except (TrainingError, ValueError, OSError) as error:
-        found = replace(found, reason=str(error))
+        trial.set_user_attr("reason", str(error))
     except Exception as error:  # in a user's code, or in ours
         traceback.print_exc()
-        found = replace(found, reason=f"{type(error).__name__}: {error}")
+        trial.set_user_attr("reason", f"{type(error).__name__}: {error}")
     except BaseException:  # interrupted
         study.tell(trial, state=TrialState.FAIL)
         raise
     else:
-        found = replace(found, value=sum(by_seed) / len(by_seed), by_seed=by_seed)
         trial.set_user_attr("by_seed", by_seed)
-    if found.reason is None:
-        study.tell(trial, found.value)
-    else:
-        trial.set_user_attr("reason", found.reason)
-        study.tell(trial, state=TrialState.FAIL)
-    return replace(found, seconds=time.perf_counter() - started)
+        return study.tell(trial, sum(by_seed) / len(by_seed))
+    return study.tell(trial, state=TrialState.FAIL)
 
 
 def evaluate(
@@ -399,18 +325,20 @@ def evaluate(
 # -- the outcome ----------------------------------------------------------------------------
 
 
-def write_trials(path: Path, trials: Sequence[Trial], space: Space) -> None:
+def write_trials(path: Path, trials: Sequence[FrozenTrial], space: Space) -> None:
     """Write all trials as comma-separated values."""
     text = io.StringIO()
     rows = csv.writer(text)
     rows.writerow(["trial", "accuracy", *space, "seconds", "failed"])
     for trial in trials:
         params = [trial.params.get(name) for name in space]
-        rows.writerow([trial.number, trial.value, *params, trial.seconds, trial.reason])
+        seconds = trial.duration.total_seconds() if trial.duration else None
+        reason = trial.user_attrs.get("reason")
+        rows.writerow([trial.number, trial.value, *params, seconds, reason])
     write_atomic(path, text.getvalue().encode())
 
 
-def write_figure(path: Path, trials: Sequence[Trial], space: Space, title: str) -> None:
+def write_figure(path: Path, trials: Sequence[FrozenTrial], space: Space, title: str) -> None:
     """Write the figure of a study as SVG, the same bytes for the same study."""
     import matplotlib
 
@@ -420,37 +348,29 @@ def write_figure(path: Path, trials: Sequence[Trial], space: Space, title: str) 
     write_atomic(path, file.getvalue())
 
 
-def draw(trials: Sequence[Trial], space: Space, title: str) -> Figure:
+def draw(trials: Sequence[FrozenTrial], space: Space, title: str) -> Figure:
     """A panel with the accuracy of each trial, and one for each hyperparameter."""
     from matplotlib.figure import Figure
-    from matplotlib.ticker import MaxNLocator
 
-    done = [(trial, trial.value) for trial in trials if trial.value is not None]
-    numbers, values = [trial.number for trial, _ in done], [value for _, value in done]
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    numbers, values = [trial.number for trial in done], [trial.value or 0.0 for trial in done]
     columns = min(3, 1 + len(space))
-    rows = -(-(1 + len(space)) // columns)
+    rows = math.ceil((1 + len(space)) / columns)
     figure = Figure(figsize=(4 * columns, 3 * rows), layout="constrained")
     figure.suptitle(title)
-    axes = figure.subplots(rows, columns, squeeze=False, sharey=True).flatten()
-    axes[0].plot(numbers, values, "o", markersize=4, label="trial")
+    figure.supylabel("validation accuracy, percent")
+    history = figure.add_subplot(rows, columns, 1, xlabel="trial")
+    history.plot(numbers, values, "o", label="trial")
     best = list(itertools.accumulate(values, max))
-    axes[0].step(numbers, best, where="post", label="best so far")
-    axes[0].set_xlabel("trial")
-    axes[0].xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes[0].legend()
-    for panel, (name, part) in zip(axes[1:], space.items(), strict=False):
-        chosen = [trial.params[name] for trial, _ in done]
-        if isinstance(part, Choice):  # evenly spaced
+    history.step(numbers, best, where="post", label="best so far")
+    history.legend()
+    for place, (name, part) in enumerate(space.items(), start=2):
+        panel = figure.add_subplot(rows, columns, place, xlabel=name, sharey=history)
+        chosen = [trial.params[name] for trial in done]
+        if isinstance(part, Range):
+            panel.set(xscale="log" if part.log else "linear", xlim=(part.low, part.high))
+        else:  # evenly spaced
             chosen = [part.values.index(value) for value in chosen]
             panel.set_xticks(range(len(part.values)), [f"{value:g}" for value in part.values])
-        elif part.log:
-            panel.set_xscale("log")
-        panel.plot(chosen, values, "o", markersize=4, clip_on=False)
-        if isinstance(part, Range):
-            panel.set_xlim(part.low, part.high)
-        panel.set_xlabel(name)
-    for unused in axes[1 + len(space) :]:
-        unused.set_visible(False)
-    for left in axes[::columns]:
-        left.set_ylabel("validation accuracy, percent")
+        panel.plot(chosen, values, "o", clip_on=False)
     return figure
