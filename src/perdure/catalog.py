@@ -115,7 +115,9 @@ STREAMS: dict[str, Entry] = {
         TINY_IMAGENET,
     ),
     "gcil-cifar100-uniform": _gcil("CIFAR-100, 20 phases, classes recur", "uniform"),
-    "gcil-cifar100-longtail": _gcil("CIFAR-100, 20 phases, classes recur with unequal frequencies", "longtail"),
+    "gcil-cifar100-longtail": _gcil(
+        "CIFAR-100, 20 phases, classes recur with unequal frequencies", "longtail"
+    ),
 }
 
 NETWORKS: dict[str, Callable[..., Any]] = {"mlp": networks.mlp, "resnet18": networks.resnet18}

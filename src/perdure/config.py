@@ -2,8 +2,9 @@
 
 Everything that depends on which settings matter is derived from the roles: the hash that
 identifies a run, which runs may be compared, what tells variants apart, the command line that
-reproduces a run, and which published figures may be shown next to it. Adding a setting means
-adding a field.
+reproduces a run, and which published figures may be shown next to it. A new setting is a field
+here with a default (so that the hashes of earlier runs stay the same), an argument of
+`experiment.resolve`, a flag in `cli`, and whatever it changes in `experiment.build`.
 """
 
 from __future__ import annotations
@@ -105,10 +106,29 @@ class RunConfig:
         found = self.select("comparison", "method", "execution")
         return {**found, "hyperparameters": dict(self.hyperparameters)}
 
+    def non_defaults(self) -> dict[str, Any]:
+        """The identifying settings that have a default and differ from it."""
+        return {
+            field.name: getattr(self, field.name)
+            for field in dataclasses.fields(self)
+            if field.metadata["role"] != "remark"
+            and field.default is not dataclasses.MISSING
+            and getattr(self, field.name) != field.default
+        }
+
     @property
     def hash(self) -> str:
-        """Eight hex digits that identify the settings."""
-        return short_hash(self.identity())
+        """Eight hex digits that identify the settings.
+
+        Settings that equal their default are left out, so that a new setting does not change the
+        hash of earlier runs.
+        """
+        required = {
+            name: value
+            for name, value in self.identity().items()
+            if self.__dataclass_fields__[name].default is dataclasses.MISSING
+        }
+        return short_hash({**required, **self.non_defaults()})
 
     def to_json(self) -> dict[str, Any]:
         """The part of `config.json` that describes the settings."""
@@ -144,13 +164,13 @@ class RunConfig:
         return shared(self) == shared(other)
 
     def usual(self) -> dict[str, Any]:
-        """What the command would choose by itself for the settings that have a default."""
+        """What the command chooses by default, for the settings that have a default."""
         fields = dataclasses.fields(self)
         defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
         return {**defaults, **DEVICE_DEFAULTS.get(self.device, {})}
 
     def departures(self) -> dict[str, float]:
-        """The hyperparameters that differ from those the command would choose by itself.
+        """The hyperparameters that differ from those the command chooses by default.
 
         All of them for a user's own method, whose defaults are not looked up.
         """
@@ -181,7 +201,7 @@ class RunConfig:
         )
 
     def _flags(self) -> list[str]:
-        """Flags for the settings that the command would not choose by itself."""
+        """Flags for the settings that differ from the command's defaults."""
         entry = catalog.STREAMS.get(self.stream)
         words = []
         for name, value in self.departures().items():
@@ -214,15 +234,16 @@ class RunConfig:
         """
         entry = catalog.STREAMS.get(self.stream)
         preset = presets.find(self.method, self.stream, self.buffer_size)
+        changed = set(self.non_defaults()) - set(self.select("execution"))
+        if entry is not None and self.stream_seed == entry.seed:
+            changed.discard("stream_seed")
         if (
             entry is None
             or preset is None
             or preset.notes
             or self.dataset != entry.datasets[0]
             or self.network != entry.network
-            or self.update != "random"
-            or self.stream_seed not in (None, entry.seed)
-            or (self.validation, self.max_steps) != (None, None)
+            or changed
         ):
             return []
         return [
@@ -264,7 +285,7 @@ def default_hyperparameters(
         stream: A stream's name.
         method: A method's name, or a user's `module:class`, which is imported.
         buffer_size: Samples that the memory holds; None for methods without one.
-        dataset: The dataset's name; mnist5k is passed more often than MNIST.
+        dataset: The dataset's name; mnist5k is trained for more epochs than MNIST.
     """
     accepted = catalog.accepted(catalog.find_learner(method))
     values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
@@ -282,8 +303,8 @@ def default_hyperparameters(
             notes = (f"{method} has no published settings for {stream}; using those of {other}",)
     else:
         notes = (
-            f"{stream} has no published settings; using batch 32, one epoch and the defaults of "
-            f"{method} for everything that is not given",
+            f"{stream} has no published settings; hyperparameters that are not given have the "
+            f"defaults of {method}, batch 32 and one epoch",
         )
     if dataset == "mnist5k":
         values["epochs"] *= SMALL_DATA_EPOCHS

@@ -15,7 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from perdure import learners
+import perdure
+from perdure import catalog, learners
 from perdure.learners import ER, SGD, Learner, Predictor
 from perdure.learners.learner import unit_range
 from perdure.networks import MLP
@@ -508,3 +509,16 @@ def _saved() -> tuple[bytes, ER]:
 def test_learner_is_abstract() -> None:
     with pytest.raises(TypeError):
         Learner(linear())  # type: ignore[abstract]
+
+
+@pytest.mark.parametrize(
+    ("network", "optimizer", "word"),
+    [("mlp", None, "nn.Module"), (nn.Linear(4, 3), torch.optim.Adam, "instance")],
+)
+def test_arguments_of_the_wrong_kind_are_refused(network: Any, optimizer: Any, word: str) -> None:
+    with pytest.raises(ValueError, match=word):
+        SGD(network, optimizer=optimizer)
+
+
+def test_every_learner_of_the_catalog_is_public() -> None:
+    assert {method.learner.__name__ for method in catalog.METHODS.values()} <= {*perdure.__all__}

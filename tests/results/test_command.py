@@ -10,8 +10,8 @@ import pytest
 
 from perdure import catalog
 from perdure.cli.command import parse
-from perdure.cli.run import RunOptions, _resolve
-from perdure.config import RunConfig
+from perdure.cli.run import Hyperparameters, RunOptions, _resolve
+from perdure.config import NOT_HYPERPARAMETERS, RunConfig
 from perdure.experiment.resolve import resolve
 
 OWN = """
@@ -94,3 +94,10 @@ def test_a_users_own_method_stream_and_network(
             given={"strength": 0.25, "rounds": 5, "batch": 4},
         )
     )
+
+
+def test_every_hyperparameter_of_the_catalog_has_a_flag() -> None:
+    flags = set(Hyperparameters.__dataclass_fields__)
+    for method in catalog.METHODS:
+        names = set(catalog.accepted(catalog.find_learner(method))) - NOT_HYPERPARAMETERS
+        assert names <= flags, method

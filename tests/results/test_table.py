@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from dataclasses import replace
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.config import parse_seeds
+from perdure.config import RunConfig, parse_seeds
 from perdure.presets import Figure, paper_figures
 from perdure.results.records import Timing
 from perdure.results.table import Spread, group, published_spread, slug, verdict
@@ -68,7 +69,7 @@ def test_comparisons_are_named_by_what_departs_from_the_usual() -> None:
         "s-mnist (mine:network)",
         "s-mnist (mnist5k)",
         "s-mnist (mnist5k, first 30 steps)",
-        "s-mnist (validation on 0.1, stream seed 7)",
+        "s-mnist (stream seed 7, validation on 0.1)",
         "mnist-360",
     }
     assert found.comparisons[-1].name == "mnist-360"  # the catalog's order
@@ -297,6 +298,20 @@ def test_every_identifying_setting_changes_the_hash() -> None:
     assert len(hashes | {base.hash}) == len(others) + 1
     remarks: dict[str, Any] = {"data_root": "/data", "notes": ("a note",)}
     assert replace(base, **remarks).hash == base.hash
+
+
+def test_a_new_setting_leaves_the_hashes_of_earlier_runs_alone() -> None:
+    base = made.config()
+    field = dataclasses.field(default=None, metadata={"role": "method"})
+    extended = dataclasses.make_dataclass(
+        "Extended", [("clip", float | None, field)], bases=(RunConfig,), frozen=True, kw_only=True
+    )
+    settings = base.select("comparison", "method", "execution", "remark")
+    assert extended(**settings).hash == base.hash
+    changed = extended(**settings, clip=0.1)
+    assert changed.hash != base.hash
+    assert base.is_published
+    assert not changed.is_published
 
 
 def test_every_figure_of_the_paper_belongs_to_settings_that_can_be_run() -> None:

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from perdure import ER, Samples, Stream, fit, from_batches, from_tensors
+from perdure import ER, SGD, Samples, Stream, fit, from_batches, from_tensors
 from perdure.state import State
 from perdure.training import Callback, Run, TrainingError, train
 from perdure.training.loop import METRICS_EVERY
@@ -457,3 +457,10 @@ def test_streams_of_different_lengths_cannot_be_trained_together() -> None:
     short = from_tensors(*toy.inputs(48, 0)[:2], groups=toy.GROUPS)
     with pytest.raises(ValueError, match="zip"):
         train([toy.run(), toy.run(stream=short)])
+
+
+def test_a_network_with_too_few_outputs_is_refused_before_the_first_step() -> None:
+    learner = SGD(torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(16, 3)))
+    with pytest.raises(ValueError, match="3 outputs"):
+        fit(learner, toy.split())
+    assert int(learner.steps) == 0

@@ -31,8 +31,10 @@ class ReportOptions:
         Path | None, arg(name="output", aliases=["-o"], metavar="FILE", help_behavior_hint="")
     ] = None
     """File to write. Default: report.html (.md, .tex)."""
-    format: Literal["html", "md", "tex"] = "html"
-    """A single HTML page with figures, or the tables as Markdown or LaTeX."""
+    format: Annotated[
+        Literal["html", "md", "tex"] | None, arg(metavar="{html,md,tex}", help_behavior_hint="")
+    ] = None
+    """HTML page with figures, or tables as Markdown or LaTeX; by the file's suffix if omitted."""
     figures: Folder = None
     """Also write each figure, and its numbers as JSON, to this folder."""
     figure_format: Literal["svg", "pdf"] = "svg"
@@ -53,7 +55,10 @@ def report(options: ReportOptions) -> int:
     from perdure.report import compose, render
     from perdure.results import collect
 
-    out = options.out or Path(f"report.{options.format}")
+    suffixes: dict[str, Literal["html", "md", "tex"]] = {".md": "md", ".tex": "tex"}
+    suffix = options.out.suffix if options.out else ""
+    form = suffixes.get(suffix, "html") if options.format is None else options.format
+    out = options.out or Path(f"report.{form}")
     if out.is_dir():
         raise ValueError(f"-o {out} is a folder; expected a file name")
     writable(out.parent, "-o")
@@ -64,7 +69,7 @@ def report(options: ReportOptions) -> int:
         collection, missing = _with_analyses(collection, options.data, quiet=options.quiet)
     names = ", ".join(path.resolve().name or str(path) for path in options.runs)
     content = compose(collection, options.title or f"Report on {names}", missing)
-    write_atomic(out, render(content, options.format).encode())
+    write_atomic(out, render(content, form).encode())
     written = [str(out)]
     if options.figures is not None:
         from perdure.report.drawing import save

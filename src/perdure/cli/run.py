@@ -214,12 +214,17 @@ def train_plan(
 def _show(plan: Plan, output: OutputFlags) -> None:
     from perdure.experiment.progress import print_status
     from perdure.results.folder import RunFolder
+    from perdure.results.table import group
     from perdure.results.terminal import results_table, show
 
     for setting in plan.results():  # none if all runs failed
         if not output.quiet:
+            (comparison,) = group(setting.runs).comparisons
             seeds = f"{len(setting.runs)} seed{'s' if len(setting.runs) > 1 else ''}"
-            title = f"{setting.config}, data {setting.data}, {seeds}: accuracy in percent"
+            size = setting.config.buffer_size
+            buffer = "" if size is None else f", buffer {size}"
+            name = f"{setting.config.method_title} on {comparison.name}{buffer}"
+            title = f"{name}, {seeds}: accuracy in percent"
             show(results_table([setting], title, by_predictor=True))
             print_status(f"Runs are in {RunFolder.group(plan.out, setting.config)}")
         if output.json:

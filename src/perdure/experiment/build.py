@@ -63,7 +63,9 @@ def load_user_stream(reference: str) -> Stream:
             reason = catalog.describe_error(error)
             raise ValueError(f"stream {reference!r} failed: {reason}") from error
     if not isinstance(stream, Stream):
-        raise ValueError(f"stream {reference!r} is a {type(stream).__name__}, not a Stream")
+        raise ValueError(
+            f"stream {reference!r} returned {type(stream).__name__}; expected a Stream"
+        )
     return stream
 
 
@@ -99,7 +101,7 @@ def _check_network(config: RunConfig, stream: Stream, learner: Learner) -> None:
         sample = torch.zeros(1, *stream.shape, dtype=torch.uint8)
     elif stream.tests:
         sample = stream.tests[0].samples().inputs[:1]
-    else:  # a sample cannot be had without consuming the stream
+    else:  # reading a sample would consume the stream
         return
     name = f"network {config.network!r}"
     try:

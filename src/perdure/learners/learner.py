@@ -99,6 +99,8 @@ class Learner(ABC):
         normalise: Normalise | None = None,
         seed: int = 0,
     ) -> None:
+        if not isinstance(network, nn.Module):
+            raise ValueError(f"network is {network!r}; expected an nn.Module")
         parameters = list(network.parameters())
         if not parameters:
             raise ValueError("the network has no parameters to train")
@@ -238,7 +240,7 @@ class Learner(ABC):
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
-        """Replace torch's global generators, which dropout uses, by the learner's own."""
+        """Replace torch's global generators, which dropout uses, with the learner's own."""
         outside = _global_state(self.device)
         _set_global_state(self._global_random, self.device)
         try:
@@ -484,6 +486,11 @@ def _is_plain_sgd(optimizer: Optimizer) -> bool:
 
 
 def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(
+            f"optimizer is {optimizer!r}; expected an instance, such as "
+            "torch.optim.Adam(network.parameters())"
+        )
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(

@@ -31,8 +31,8 @@ class EpisodicMemory:
     def __init__(
         self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
     ) -> None:
-        if buffer_size < 1:
-            raise ValueError(f"buffer_size is {buffer_size}; expected 1 or more")
+        if not isinstance(buffer_size, int) or buffer_size < 1:
+            raise ValueError(f"buffer_size is {buffer_size!r}; expected a whole number, 1 or more")
         self.buffer_size = buffer_size
         self.filled = 0
         """Number of stored samples."""

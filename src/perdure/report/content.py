@@ -63,7 +63,14 @@ class Report:
     def claims_summary(self) -> str:
         """How many of the claims are supported, contradicted and inconclusive."""
         counts = Counter(claim.status for claim, _ in self.claims)
-        listed = _listed([f"{counts[s]} {s}" for s in get_args(Status) if counts[s]])
+        verbs = {1: "is"}
+        listed = _listed(
+            [
+                f"{counts[s]} {verbs.get(counts[s], 'are')} {s}"
+                for s in get_args(Status)
+                if counts[s]
+            ]
+        )
         return f"Of {len(self.claims)} claims, {listed}."
 
     def tables(self) -> list[Table]:

@@ -275,7 +275,7 @@ def _networks(collection: Collection) -> Iterator[Table]:
         yield Table.make(
             "table-S1",
             "Table S1: the networks of CLS-ER",
-            "Accuracy of each network in percent, with the published figure below.",
+            "Accuracy of each network in percent; published figures, where they apply, below.",
             rows,
             used,
         )

@@ -215,12 +215,6 @@ class Setting:
     def summary(self) -> dict[str, Any]:
         """Plain values for one JSON line; accuracies in percent."""
         config, departures = self.config, self.config.departures()
-        fields = RunConfig.__dataclass_fields__
-        conditions = {
-            name: getattr(config, name)
-            for name in ("stream_seed", "validation", "max_steps", "update", "precision")
-            if getattr(config, name) != fields[name].default
-        }
 
         def plain(predictor: str, kind: Kind, key: str = "mean") -> dict[str, float | None]:
             found = self.spread(predictor, kind, key)
@@ -236,7 +230,7 @@ class Setting:
             "data": self.data,
             "method": config.method,
             "buffer_size": config.buffer_size,
-            **conditions,
+            **config.non_defaults(),
             **({"departures": departures} if departures else {}),
             "hash": config.hash,
             "seeds": self.seeds,
@@ -348,6 +342,9 @@ def group(runs: Iterable[RunRecord], skipped: Iterable[SkippedFolder] = ()) -> C
     return Collection(tuple(comparisons), (*skipped, *duplicates))
 
 
+_CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"}
+
+
 def _comparison_name(setting: Setting) -> str:
     config = setting.config
     entry = catalog.STREAMS.get(config.stream)
@@ -356,12 +353,11 @@ def _comparison_name(setting: Setting) -> str:
         parts.append(setting.data)
     if entry is None or config.network != entry.network:
         parts.append(config.network)
-    if config.max_steps is not None:
-        parts.append(f"first {config.max_steps} steps")
-    if config.validation is not None:
-        parts.append(f"validation on {config.validation:g}")
-    if config.stream_seed is not None:
-        parts.append(f"stream seed {config.stream_seed}")
+    known = config.select("comparison")
+    for name, value in config.non_defaults().items():
+        if name in known:
+            text = _CONDITIONS.get(name, name.replace("_", " ") + " {}")
+            parts.append(text.format(value))
     return f"{config.stream} ({', '.join(parts)})" if parts else config.stream
 
 

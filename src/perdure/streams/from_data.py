@@ -166,6 +166,8 @@ def check_samples(
     inputs, labels = _as_tensor(pair[0]), _as_tensor(pair[1])
     if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
         raise ValueError(f"{what} inputs are {inputs.dtype}; expected uint8 or floating point")
+    if inputs.is_floating_point() and not inputs.isfinite().all():
+        raise ValueError(f"{what} inputs contain infinite or NaN values")
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.ndim != 1:
         raise ValueError(
             f"{what} labels are {labels.dtype} {list(labels.shape)}; expected one integer per input"

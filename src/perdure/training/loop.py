@@ -244,6 +244,12 @@ def fit(
     8
     """
     if isinstance(data, Stream):
+        if data.tests:  # reading a sample of a task could consume the stream
+            classes = learner.predict_proba(data.tests[0].samples().inputs[:1]).shape[1]
+            if classes < data.classes:
+                raise ValueError(
+                    f"the network has {classes} outputs; {data.name} has {data.classes} classes"
+                )
         run = Run(learner, data, DEFAULT_BATCH if batch is None else batch, epochs, seed)
     elif batch is not None:
         raise ValueError("batch applies to streams only; this data comes in batches already")

@@ -25,7 +25,7 @@ def overview(comparison: Comparison) -> Figure | None:
             dots.append(Dot(setting.label, style, ours.mean, ours.std, mean, std))
     if len(dots) < 2:
         return None
-    caption = "Points are our means, bars one standard deviation over seeds."
+    caption = "Points are means over seeds, bars one standard deviation."
     if any(dot.published_mean is not None for dot in dots):
         caption += " Hollow diamonds are the published means, grey bars their standard deviations."
     chart = Dots("", "accuracy after the last task, percent", tuple(dots), lowest(dots))
