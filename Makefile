@@ -38,12 +38,14 @@ faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/faults -m "faults or not slow" --durations 20
 
 # The quick tests with the lowest version of every direct dependency that pyproject.toml allows.
-# Warnings are not errors here: old versions use what newer ones have deprecated.
+# Warnings are not errors here: old versions use what newer ones have deprecated. The recorded bits
+# in test_golden.py hold for the torch version in constraints.txt only.
 test-lowest: $(VENV)/.installed-dev
 	rm -rf $(LOWEST)
 	$(BIN)/uv venv --seed --python $(BIN)/python $(LOWEST)
 	$(BIN)/uv pip install --python $(LOWEST)/bin/python --resolution lowest-direct -e '.[dev]'
-	$(LOWEST)/bin/pytest -q -n 2 --dist worksteal -W default --disable-warnings
+	$(LOWEST)/bin/pytest -q -n 2 --dist worksteal -W default --disable-warnings \
+	  --ignore tests/experiment/test_golden.py
 
 benchmark: $(VENV)/.installed-dev
 	$(BIN)/python benchmarks/cpu_step.py
