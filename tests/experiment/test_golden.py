@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from perdure.cli import main
 
@@ -20,6 +21,11 @@ from .checksums import checksums
 
 FILE = Path(__file__).with_name("golden.json")
 GOLDEN = json.loads(FILE.read_text())
+HERE = {
+    "torch": torch.__version__.partition("+")[0],
+    "cpu": torch.backends.cpu.get_cpu_capability(),
+}
+"""Bits depend on the version of torch and on the instructions of the CPU."""
 
 
 def train(command: str, out: Path) -> dict[str, Any]:
@@ -29,7 +35,16 @@ def train(command: str, out: Path) -> dict[str, Any]:
     return checksums(folder)
 
 
-@pytest.mark.parametrize("golden", GOLDEN, ids=lambda golden: golden["command"])
+def test_the_runs_were_recorded_with_the_pinned_torch() -> None:
+    constraints = Path(__file__).parents[2] / "constraints.txt"
+    assert f"torch=={GOLDEN['torch']}\n" in constraints.read_text()
+
+
+@pytest.mark.skipif(
+    any(GOLDEN[name] != value for name, value in HERE.items()),
+    reason=f"other hardware or torch than recorded: {HERE}",
+)
+@pytest.mark.parametrize("golden", GOLDEN["runs"], ids=lambda golden: golden["command"])
 def test_runs_give_the_recorded_bits(
     golden: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -43,6 +58,6 @@ if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         found = [
             {"command": run["command"], **train(run["command"], Path(folder) / str(i))}
-            for i, run in enumerate(GOLDEN)
+            for i, run in enumerate(GOLDEN["runs"])
         ]
-    FILE.write_text(json.dumps(found, indent=1) + "\n")
+    FILE.write_text(json.dumps({**HERE, "runs": found}, indent=1) + "\n")
