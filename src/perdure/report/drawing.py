@@ -33,6 +33,7 @@ from perdure.report.charts import (
     Values,
 )
 from perdure.report.style import SETTINGS, TEXT, colour, inline
+from perdure.results.table import Spread
 
 Format = Literal["svg", "pdf"]
 _DASHES: dict[str, Any] = {"solid": "solid", "dashed": (0, (4, 1.6)), "dotted": (0, (1, 1.4))}
@@ -231,12 +232,11 @@ def _reliability(chart: Reliability, axes: Axes) -> None:
     for bar, depth in zip(bars, 0.25 + 0.75 * np.sqrt(share / (share.max() or 1.0)), strict=True):
         bar.set_alpha(depth)
     axes.plot([0, 100], [0, 100], color=colour("ink"), linewidth=0.8, linestyle=_DASHES["dashed"])
-    spread = "" if chart.ece_std is None else f" ± {chart.ece_std:.1f}"
     axes.set(xlim=(0, 100), ylim=(0, 100), xticks=(0, 50, 100), yticks=(0, 50, 100))
     axes.set_aspect("equal")
     _finish(axes, chart.title, "confidence, percent", "accuracy, percent")
     axes.set_title(_short(chart.title), pad=18)
-    error = f"ECE {chart.ece:.1f}{spread}"
+    error = f"ECE {Spread(chart.ece, chart.ece_std, 1).text(digits=1)}"
     axes.text(0, 1.035, error, transform=axes.transAxes, color=colour("soft"))
 
 
