@@ -347,6 +347,12 @@ class Oversized(Task):
         return super().epoch(batch + 1, order, start)
 
 
+class Infinite(Task):
+    def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
+        batches = super().epoch(batch, order, start)
+        return (Samples(samples.inputs / 0, samples.labels) for samples in batches)
+
+
 class Global(Task):
     def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
         torch.rand(1)
@@ -396,7 +402,7 @@ BROKEN_STREAMS: list[tuple[Callable[[], Stream], StreamCheck, str]] = [
     (changed(shape=(6,)), streams.batches_fit_the_stream, "shape (2, 3)"),
     (changed(tasks=[]), streams.batches_fit_the_stream, "no tasks"),
     (tasks(Oversized), streams.batches_fit_the_stream, "batch of 8"),
-    (lambda: from_tensors(IMAGES / 0, LABELS), streams.batches_fit_the_stream, "not finite"),
+    (tasks(Infinite), streams.batches_fit_the_stream, "not finite"),
     (changed(augment=half), streams.inputs_are_prepared, "augment returned"),
     (changed(augment=unruly), streams.inputs_are_prepared, "does not draw from its generator"),
     (changed(augment=lambda x, _: x.mul_(0)), streams.inputs_are_prepared, "modified its input"),
