@@ -108,12 +108,11 @@ class RunConfig:
 
     def non_defaults(self) -> dict[str, Any]:
         """The identifying settings that have a default and differ from it."""
+        defaults = self._defaults()
         return {
-            field.name: getattr(self, field.name)
-            for field in dataclasses.fields(self)
-            if field.metadata["role"] != "remark"
-            and field.default is not dataclasses.MISSING
-            and getattr(self, field.name) != field.default
+            name: value
+            for name, value in self.identity().items()
+            if name in defaults and value != defaults[name]
         }
 
     @property
@@ -123,11 +122,8 @@ class RunConfig:
         Settings that equal their default are left out, so that a new setting does not change the
         hash of earlier runs.
         """
-        required = {
-            name: value
-            for name, value in self.identity().items()
-            if self.__dataclass_fields__[name].default is dataclasses.MISSING
-        }
+        defaults = self._defaults()
+        required = {k: v for k, v in self.identity().items() if k not in defaults}
         return short_hash({**required, **self.non_defaults()})
 
     def to_json(self) -> dict[str, Any]:
@@ -165,9 +161,11 @@ class RunConfig:
 
     def usual(self) -> dict[str, Any]:
         """What the command chooses by default, for the settings that have a default."""
+        return {**self._defaults(), **DEVICE_DEFAULTS.get(self.device, {})}
+
+    def _defaults(self) -> dict[str, Any]:
         fields = dataclasses.fields(self)
-        defaults = {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
-        return {**defaults, **DEVICE_DEFAULTS.get(self.device, {})}
+        return {f.name: f.default for f in fields if f.default is not dataclasses.MISSING}
 
     def departures(self) -> dict[str, float]:
         """The hyperparameters that differ from those the command chooses by default.

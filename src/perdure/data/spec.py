@@ -36,7 +36,7 @@ class File(NamedTuple):
     """A file of a dataset and its published checksum."""
 
     path: str
-    """Relative to the root folder or to the archive. A folder stands for all files in it."""
+    """Relative to the root folder or to the archive. A folder includes all files in it."""
     digest: str | None = None
     """`md5:` or `sha256:` and the hexadecimal digits; None if no checksum is published."""
 

@@ -4,7 +4,7 @@ The score of a gradient g is c = max_i cos(g, G_i) + 1 over reference gradients 
 zero gradient is 0. Gradients of any network can be compared directly. If all parameters belong to
 linear layers, inner products of gradients need no gradients: a linear layer's gradient is the outer
 product of its input a and the derivative δ of the loss by its output, so the inner product of two
-samples' gradients is the sum over layers of (δ·δ′)(a·a′ + 1), where the 1 stands for the bias.
+samples' gradients is the sum over layers of (δ·δ′)(a·a′ + 1), where the 1 is due to the bias.
 """
 
 from __future__ import annotations

@@ -63,14 +63,8 @@ class Report:
     def claims_summary(self) -> str:
         """How many of the claims are supported, contradicted and inconclusive."""
         counts = Counter(claim.status for claim, _ in self.claims)
-        verbs = {1: "is"}
-        listed = _listed(
-            [
-                f"{counts[s]} {verbs.get(counts[s], 'are')} {s}"
-                for s in get_args(Status)
-                if counts[s]
-            ]
-        )
+        parts = [(counts[s], s) for s in get_args(Status) if counts[s]]
+        listed = _listed([f"{n} {'is' if n == 1 else 'are'} {s}" for n, s in parts])
         return f"Of {len(self.claims)} claims, {listed}."
 
     def tables(self) -> list[Table]:
