@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
 import shlex
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure import catalog, presets
+from perdure.streams.gcil import MemoryDraws
 
 Role = Literal["comparison", "method", "execution", "remark"]
 """What a setting is for.
@@ -36,6 +38,10 @@ NOT_HYPERPARAMETERS = frozenset(
 )
 """Arguments of learners that are settings of their own, or not numbers."""
 MAX_SEEDS = 10_000
+PER_RUN = "per-run"
+"""The stream seed of a new composition for each run."""
+PUBLISHED = "published"
+"""The stream seed of the stream that the paper's runs of the method and buffer size saw."""
 SMALL_DATA_EPOCHS = 15
 """Passes over mnist5k for each pass over MNIST: about as many steps."""
 DEVICE_DEFAULTS = {
@@ -58,7 +64,8 @@ class RunConfig:
         data_checksum: Fingerprint of the data.
         network: A name of the catalog, or a user's `module:function`.
         stream_seed: Seed of the stream's composition; None for the stream's own, "per-run" for
-            a new composition with each run's seed.
+            a new composition with each run's seed, "published" for the GCIL stream that the
+            paper's runs of this method and buffer size saw.
         validation: Share of the training samples that replaces the test set.
         max_steps: Steps after which the stream ends.
         method: A name of the catalog, or a user's `module:class`.
@@ -155,7 +162,8 @@ class RunConfig:
         def shared(config: RunConfig) -> tuple[Any, ...]:
             settings = config.select("comparison", "execution")
             joint = catalog.is_joint(config.method)
-            return settings, config.data_root, config.batch, config.epochs, joint
+            draws = config.memory_draws()  # runs with different ones have different streams
+            return settings, config.data_root, config.batch, config.epochs, joint, draws
 
         return shared(self) == shared(other)
 
@@ -175,9 +183,10 @@ class RunConfig:
         if self.method not in catalog.METHODS:
             return dict(self.hyperparameters)
         usual = default_hyperparameters(self.stream, self.method, self.buffer_size, self.dataset)
+        off = {name: 0.0 for name in usual.values if name not in self.hyperparameters}
         return {
             name: value
-            for name, value in self.hyperparameters.items()
+            for name, value in {**self.hyperparameters, **off}.items()
             if usual.values.get(name) != value
         }
 
@@ -221,6 +230,18 @@ class RunConfig:
                 words += [flag] if value is True else [flag, str(value)]
         return words
 
+    def memory_draws(self) -> MemoryDraws | None:
+        """What the memory drew between the phases of a published GCIL stream.
+
+        None if the composition of the stream does not depend on the learner.
+        """
+        if self.stream_seed != PUBLISHED:
+            return None
+        run = presets.gcil_run(self.method, self.stream, self.buffer_size)
+        if run is None or self.buffer_size is None:
+            raise ValueError(f"the paper has no run of {self}")
+        return MemoryDraws(self.buffer_size, run.reads, self.epochs, self.batch)
+
     def published_figures(self, table: str | None = None) -> list[presets.Figure]:
         """The paper's figures for these settings, compared by their resolved values.
 
@@ -232,11 +253,10 @@ class RunConfig:
         """
         entry = catalog.STREAMS.get(self.stream)
         preset = presets.find(self.method, self.stream, self.buffer_size)
-        changed = set(self.non_defaults()) - set(self.select("execution"))
-        if entry is not None and self.stream_seed == entry.seed:
-            changed.discard("stream_seed")
+        changed = set(self.non_defaults()) - {"stream_seed", *self.select("execution")}
         if (
             entry is None
+            or self.stream_seed not in self._published_stream_seeds(entry)
             or preset is None
             or preset.notes
             or self.dataset != entry.datasets[0]
@@ -249,6 +269,11 @@ class RunConfig:
             for figure in presets.paper_figures(table, self.stream, self.method, self.buffer_size)
             if {**preset.values, **figure.settings} == self.hyperparameters
         ]
+
+    def _published_stream_seeds(self, entry: catalog.Entry) -> tuple[int | str | None, ...]:
+        """The stream seeds that give the stream of the paper's runs."""
+        run = presets.gcil_run(self.method, self.stream, self.buffer_size)
+        return (PUBLISHED,) if run is not None and run.reads else (None, entry.seed)
 
     @property
     def is_published(self) -> bool:
@@ -293,6 +318,7 @@ def default_hyperparameters(
         values |= preset.values
         notes = preset.notes
     elif stream in catalog.STREAMS:
+        values |= _learner_defaults(accepted)
         other = "er" if buffer_size is not None else "sgd"
         substitute = presets.find(other, stream, buffer_size)
         if substitute is not None:
@@ -300,6 +326,7 @@ def default_hyperparameters(
             values |= {k: v for k, v in substitute.values.items() if k in known}
             notes = (f"{method} has no published settings for {stream}; using those of {other}",)
     else:
+        values |= _learner_defaults(accepted)
         notes = (
             f"{stream} has no published settings; hyperparameters that are not given have the "
             f"defaults of {method}, batch 32 and one epoch",
@@ -309,10 +336,32 @@ def default_hyperparameters(
     return Defaults(normalised(values, accepted), notes)
 
 
-def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict[str, float]:
+def is_optional(argument: inspect.Parameter) -> bool:
+    """Whether a hyperparameter can be switched off by None in Python and by 0 in a configuration.
+
+    One that a configuration does not list is off.
+    """
+    return str(argument.annotation) == "float | None"
+
+
+def _learner_defaults(accepted: Mapping[str, inspect.Parameter]) -> dict[str, float]:
+    """The default values of a learner's hyperparameters."""
+    return {
+        name: argument.default
+        for name, argument in accepted.items()
+        if name not in NOT_HYPERPARAMETERS
+        and isinstance(argument.default, int | float)
+        and not isinstance(argument.default, bool)
+    }
+
+
+def normalised(
+    values: Mapping[str, float], accepted: Mapping[str, inspect.Parameter]
+) -> dict[str, float]:
     """Counts as int and other numbers as float, so that equal values are equal bytes.
 
-    Values of arguments that are annotated as neither keep their type.
+    Optional hyperparameters that are off are left out; values of arguments with other annotations
+    keep their type.
 
     Raises:
         ValueError: If a count is not a whole number.
@@ -326,6 +375,10 @@ def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict
             found[name] = int(value)
         elif annotation in (float, "float"):
             found[name] = float(value)
+        elif name in accepted and is_optional(accepted[name]):
+            found[name] = float(value)
+            if not value:
+                del found[name]
     return found
 
 
