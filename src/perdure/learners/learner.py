@@ -20,6 +20,7 @@ from perdure.learners.arguments import Augment, check_optimizer
 from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
+from perdure.memory.frozen import training_mode
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
@@ -60,17 +61,18 @@ class Learner(ABC):
     ) -> None:
         if not isinstance(network, nn.Module):
             raise ValueError(f"network is {network!r}; expected an nn.Module")
-        parameters = list(network.parameters())
+        parameters = [p for p in network.parameters() if p.requires_grad]
         if not parameters:
-            raise ValueError("the network has no parameters to train")
+            raise ValueError("the network has no parameters to train; frozen ones do not count")
         if optimizer is None:
             if not (isinstance(lr, int | float) and 0 < lr < float("inf")):
                 raise ValueError(f"lr is {lr!r}; expected a number above 0")
             optimizer = torch.optim.SGD(parameters, lr=lr)
         else:
-            check_optimizer(optimizer, parameters)
-        self.network = network.train()
+            check_optimizer(optimizer, list(network.parameters()))
+        self.network = training_mode(network)
         self._parameters = parameters
+        self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
         self.device = parameters[0].device
         self.augment = augment
@@ -88,7 +90,7 @@ class Learner(ABC):
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f"memory={self.memory!r}, "
-        size = sum(p.numel() for p in self._parameters)
+        size = sum(p.numel() for p in self.network.parameters())
         name = type(self).__name__
         return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
 
@@ -306,11 +308,24 @@ class Learner(ABC):
         self, inputs: Tensor, labels: Tensor, *, values: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Check a batch and move it to the device."""
+        self.check_frozen()
         check_inputs(inputs, self._input_spec, values=values)
         spec = self._input_spec or self._probe(inputs)
         check_labels(labels, len(inputs), spec.classes, values=values)
         self._input_spec = spec
         return inputs.to(self.device), labels.to(self.device, torch.int64)
+
+    def check_frozen(self) -> None:
+        """Raise ValueError if a parameter that was frozen at construction requires gradients now.
+
+        Memories share frozen parameters with the network, so training them would change the
+        memories too.
+        """
+        if any(p.requires_grad for p in self._frozen):
+            raise ValueError(
+                "a parameter that was frozen when the learner was created now requires gradients; "
+                "create a new learner to train it"
+            )
 
     def _probe(self, inputs: Tensor) -> InputSpec:
         """Find out what the network accepts and returns, with one sample in evaluation mode."""

@@ -91,11 +91,11 @@ class MER(Learner):
 
     def _copy_weights(self, rate: float) -> list[Tensor]:
         """Copy the weights for a Reptile update; a rate of 1 needs no copy."""
-        return [] if rate == 1 else [p.detach().clone() for p in self.network.parameters()]
+        return [] if rate == 1 else [p.detach().clone() for p in self._parameters]
 
     @torch.no_grad()
     def _reptile(self, start: list[Tensor], rate: float) -> None:
         """θ ← θ_0 + rate (θ − θ_0)."""
         if start:
-            end = [p.detach() for p in self.network.parameters()]
+            end = [p.detach() for p in self._parameters]
             torch._foreach_lerp_(end, start, 1 - rate)

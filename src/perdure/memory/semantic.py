@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from perdure.kernels import has_triton
+from perdure.memory.frozen import (
+    copy_network,
+    get_own_state,
+    load_own_state,
+    shared_names,
+    training_mode,
+)
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
 
@@ -25,7 +31,8 @@ class SemanticMemory:
     An update computes θ ← d·θ + (1 − d)·θ_W with d = min(1 − 1/(step + 1), decay), so that the
     average warms up over the first steps. Parameters are averaged, buffers are not: the running
     statistics of BatchNorm come from this network's own forward passes. The network therefore
-    stays in training mode.
+    stays in training mode. Frozen parameters, and the buffers of frozen modules in evaluation
+    mode, are shared with the working network instead of copied.
 
     Args:
         network: Working network to average. The memory starts as a copy of it.
@@ -53,12 +60,17 @@ class SemanticMemory:
             raise ValueError(f"{name} rate is {rate}; expected a number above 0, at most 1")
         if update not in get_args(Update):
             raise ValueError(f"update is {update!r}; expected {' or '.join(get_args(Update))}")
-        self.network = copy.deepcopy(network).requires_grad_(False).train()
+        self.network = training_mode(copy_network(network)).requires_grad_(False)
+        self._shared = shared_names(self.network, network)
         self.decay = decay
         self.rate = rate
         self.regular = update == "regular"
-        self._working: list[Tensor] = list(network.parameters())
-        self._averaged: list[Tensor] = list(self.network.parameters())
+        pairs = zip(self.network.parameters(), network.parameters(), strict=True)
+        averaged = [pair for pair in pairs if pair[0] is not pair[1]]
+        if not averaged:
+            raise ValueError("the network has no parameters to average: all are frozen")
+        self._averaged: list[Tensor] = [own for own, _ in averaged]
+        self._working: list[Tensor] = [working for _, working in averaged]
         self._device = self._averaged[0].device
         self.draws = generator(seed, f"{name} update", self._device)
         self._kernel: MovingAverage | None = None
@@ -121,10 +133,11 @@ class SemanticMemory:
         return (now * self.rate + 1e-9).floor() > (before * self.rate + 1e-9).floor()
 
     def state_dict(self) -> State:
-        """Return the weights, buffers and random generator."""
-        return {"network": get_state(self.network), "draws": get_state(self.draws)}
+        """Return the memory's own weights and buffers, and its random generator."""
+        own = get_own_state(self.network, self._shared)
+        return {"network": own, "draws": get_state(self.draws)}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state in place."""
-        load_state(self.network, state["network"])
+        load_own_state(self.network, state["network"], self._shared)
         load_state(self.draws, state["draws"])
