@@ -92,10 +92,14 @@ def test_state_contains_frozen_tensors_once(tmp_path: Path) -> None:
     resumed = CLSER(network(seed=1), buffer_size=20)
     resumed.load(tmp_path / "learner")
     x = samples(9).inputs
-    for one, other in zip(learner.predictors().values(), resumed.predictors().values(), strict=True):
+    for one, other in zip(
+        learner.predictors().values(), resumed.predictors().values(), strict=True
+    ):
         assert one(x).equal(other(x))
     assert resumed.stable.network[0][0].weight is resumed.network[0][0].weight  # type: ignore[index]
-    for one, other in zip(*(train(x).predictors().values() for x in (learner, resumed)), strict=True):
+    for one, other in zip(
+        *(train(x).predictors().values() for x in (learner, resumed)), strict=True
+    ):
         assert one(x).equal(other(x))
 
 
