@@ -28,6 +28,7 @@ class Network(nn.Module):
         self.head = nn.Linear(32, classes)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return logits [n, classes]."""
         return self.head(self.last_block(self.backbone(x)).mean(dim=(2, 3)))
 
 

@@ -79,7 +79,7 @@ def percentages(text: str) -> list[int]:
 
 def test_every_docstring_contains_the_command() -> None:
     own = ["own_loop", "own_method", "own_network", "own_stream"]
-    assert NAMES == ["continue_learning", *own, "pretrained_backbone"]
+    assert ["continue_learning", *own, "pretrained_backbone"] == NAMES
     for name in NAMES:
         assert any(words[:2] == ["python", f"{name}.py"] for words in quoted(name))
 

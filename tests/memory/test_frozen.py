@@ -40,6 +40,12 @@ def train(learner: Learner, steps: int = 4) -> Learner:
     return learner
 
 
+def require_same_predictions(one: Learner, other: Learner) -> None:
+    inputs = samples(9).inputs
+    for name, predictor in one.predictors().items():
+        torch.testing.assert_close(other.predictors()[name](inputs), predictor(inputs))
+
+
 WITH_COPIES: dict[str, Callable[[nn.Module], Learner]] = {
     "clser": partial(CLSER, buffer_size=20),
     "mean-er": partial(MeanER, buffer_size=20),
@@ -62,7 +68,8 @@ def test_no_method_changes_frozen_parameters_and_statistics(method: type[Learner
     assert all(tensor.equal(before[name]) for name, tensor in backbone.state_dict().items())
     assert not head.weight.equal(old_head)
     assert not any(module.training for module in backbone.modules())
-    assert learner.network.training and head.training
+    assert learner.network.training
+    assert head.training
 
 
 @pytest.mark.parametrize("method", WITH_COPIES)
@@ -87,7 +94,8 @@ def test_state_contains_frozen_tensors_once(tmp_path: Path) -> None:
     learner = train(CLSER(network(), buffer_size=20))
     state = learner.state_dict()
     frozen = {name for name in state["network"] if name.startswith("0.")}
-    assert frozen and not frozen & state["stable"]["network"].keys()
+    assert frozen
+    assert not frozen & state["stable"]["network"].keys()
     learner.save(tmp_path / "learner")
     resumed = CLSER(network(seed=1), buffer_size=20)
     resumed.load(tmp_path / "learner")
@@ -108,9 +116,8 @@ def test_states_of_other_frozen_parts_are_rejected(method: str) -> None:
     make = WITH_COPIES[method]
     for own, other in ((True, False), (False, True)):
         learner, source = make(network(frozen=own)), train(make(network(frozen=other)))
-        if method == "icarl":
-            if own is False:  # iCaRL's state is complete, so it fits
-                continue
+        if method == "icarl" and own is False:  # iCaRL's state is complete, so it fits
+            continue
         before = {k: v.clone() for k, v in learner.network.state_dict().items()}
         with pytest.raises(ValueError, match="does not fit"):
             learner.load_state_dict(source.state_dict())
@@ -120,19 +127,18 @@ def test_states_of_other_frozen_parts_are_rejected(method: str) -> None:
 def test_results_equal_those_of_copied_frozen_parameters() -> None:
     """Sharing is a saving only: averaging equal parameters gives the same network."""
     shared = CLSER(network(), buffer_size=20, seed=3)
-    x = samples(9).inputs
     copied = CLSER(network(frozen=False), buffer_size=20, seed=3)
     for each in copied.networks():
         each[0].eval()  # type: ignore[index]
     copied.optimizer.param_groups[0]["params"] = list(copied.network[1:].parameters())  # type: ignore[index]
-    for one, other in zip(*(train(x).predictors().values() for x in (shared, copied)), strict=True):
-        torch.testing.assert_close(one(x), other(x))
+    require_same_predictions(train(shared), train(copied))
 
 
 def test_statistics_of_frozen_modules_in_training_mode_belong_to_each_network() -> None:
     learner = train(CLSER(network(evaluation=False), buffer_size=20), steps=1)
     working, stable = learner.network[0][1], learner.stable.network[0][1]  # type: ignore[index]
-    assert working.training and stable.training
+    assert working.training
+    assert stable.training
     assert working.weight is stable.weight
     assert working.running_mean is not stable.running_mean
     assert int(working.num_batches_tracked) == 1
@@ -142,10 +148,13 @@ def test_statistics_of_frozen_modules_in_training_mode_belong_to_each_network() 
 def test_evaluation_mode_of_trained_modules_does_not_persist() -> None:
     model = network().eval()
     learner = ER(model, buffer_size=20)
-    assert model.training and model[1].training and model[2].training
+    assert model.training
+    assert model[1].training
+    assert model[2].training
     assert not any(module.training for module in model[0].modules())
     learner.predict(samples(0).inputs)
-    assert model.training and not model[0].training
+    assert model.training
+    assert not model[0].training
 
 
 def test_unfreezing_is_rejected_and_freezing_later_works() -> None:
