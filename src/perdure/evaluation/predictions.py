@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from perdure.streams import Test
+from perdure.structures import Inputs, select
 
-ScoreFunction = Callable[[Tensor], Tensor]
+ScoreFunction = Callable[[Inputs], Tensor]
 """Raw inputs to scores [n, classes], such as logits. Learners' predictors are such functions."""
 CHUNK = 1000
 """Inputs per forward pass: large enough to be fast, small enough for any device."""
@@ -57,6 +58,6 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
     return found
 
 
-def predict_rows(score: ScoreFunction, inputs: Tensor, rows: Tensor) -> Tensor:
+def predict_rows(score: ScoreFunction, inputs: Inputs, rows: Tensor) -> Tensor:
     """Scores [n, classes] of these rows, computed in chunks."""
-    return torch.cat([score(inputs[chunk]) for chunk in torch.split(rows, CHUNK)])
+    return torch.cat([score(select(inputs, chunk)) for chunk in torch.split(rows, CHUNK)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -18,7 +19,7 @@ def from_batches(
     batches: Iterable[Pair] | Mapping[str, Iterable[Pair]],
     *,
     classes: int,
-    shape: tuple[int, ...],
+    shape: Any,
     test: Pair | None = None,
     tests: Sequence[Pair] | None = None,
     name: str = "own",
@@ -34,10 +35,11 @@ def from_batches(
     serves one epoch and cannot be resumed. The stream's checksum is empty.
 
     Args:
-        batches: Batches (inputs, labels) of a single task, or a mapping from task names to such
-            iterables.
+        batches: Batches (inputs, labels), or dicts with the key "labels", of a single task; or a
+            mapping from task names to such iterables.
         classes: Number of outputs; labels are 0 to classes - 1.
-        shape: Shape of one input.
+        shape: Shape of one input: a tuple, or for inputs that are dicts or tuples of tensors, a
+            dict or tuple of such shapes.
         test: Test inputs and labels for the whole stream.
         tests: Test inputs and labels for each task, instead of `test`.
         name: Name for results.
@@ -56,7 +58,7 @@ def from_batches(
     parts = batches if isinstance(batches, Mapping) else {name: batches}
     if not parts:
         raise ValueError("the mapping from task names to batches is empty")
-    shape = tuple(shape)
+    shape = _as_shape(shape)
     return Stream(
         name=name,
         data="own",
@@ -70,6 +72,13 @@ def from_batches(
     )
 
 
+def _as_shape(shape: Any) -> Any:
+    """The shape in the form of `structures.shapes`."""
+    if isinstance(shape, Mapping):
+        return {key: _as_shape(shape[key]) for key in sorted(shape)}
+    return tuple(part if isinstance(part, int) else _as_shape(part) for part in shape)
+
+
 class IterableTask(ComposedTask):
     """A task whose batches come from an iterable.
 
@@ -78,9 +87,7 @@ class IterableTask(ComposedTask):
     are those that were learned.
     """
 
-    def __init__(
-        self, name: str, batches: Iterable[Pair], shape: tuple[int, ...], classes: int
-    ) -> None:
+    def __init__(self, name: str, batches: Iterable[Pair], shape: Any, classes: int) -> None:
         super().__init__(name, self._read, steps=self._count)
         self.batches = batches
         self.shape = shape
@@ -115,7 +122,7 @@ class IterableTask(ComposedTask):
         for count, pair in enumerate(self.batches, 1):  # noqa: B007
             samples = check_samples("batch", pair, shape=self.shape, classes=self.classes)
             if not self.stateful and self.resumable:
-                for tensor in (samples.inputs, samples.labels):
+                for tensor in samples.tensors():
                     self.checksum = zlib.crc32(tensor_bytes(tensor), self.checksum)
             yield samples
         if not (count or resumed):

@@ -72,7 +72,8 @@ class _Case(NamedTuple):
         return Samples(inputs.to(self.dtype), labels)
 
     def test_inputs(self) -> Tensor:
-        return self.samples(_ALL, 6, seed=7).inputs
+        inputs: Tensor = self.samples(_ALL, 6, seed=7).inputs
+        return inputs
 
     def script(self) -> list[_Event]:
         """Return the events of two tasks: batches of several sizes, then the end of the task."""
