@@ -132,7 +132,7 @@ def test_arrays_equal_tensors(dtype: Any) -> None:
     one, other = (SGD(linear(), normalise=to_float) for _ in range(2))
     one.observe(array, LABELS[:6].numpy())  # type: ignore[arg-type]
     other.observe(tensor, LABELS[:6])
-    assert one.network.weight.equal(other.network.weight)  # type: ignore[union-attr,operator,arg-type]
+    assert one.network.weight.equal(other.network.weight)  # type: ignore[operator,arg-type]
     assert one.predict(array).equal(other.predict(tensor))
 
 

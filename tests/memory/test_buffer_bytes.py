@@ -27,9 +27,10 @@ def batch(count: int, seed: int = 0) -> Samples:
 
 def make(method: str, **arguments: Any) -> Learner:
     learner = find_learner(method)
-    tasks = {"tasks": 2} if "tasks" in inspect.signature(learner).parameters else {}
+    if "tasks" in inspect.signature(learner).parameters:
+        arguments["tasks"] = 2
     torch.manual_seed(0)
-    return learner(nn.Linear(6, 3), **tasks, **arguments)
+    return learner(nn.Linear(6, 3), **arguments)
 
 
 def train(learner: Learner) -> Learner:
@@ -76,7 +77,7 @@ def test_state_resumes(stop: int) -> None:
     for learner in (one, other):
         train(learner)
     assert repr(one) == repr(other)
-    assert one.network.weight.equal(other.network.weight)  # type: ignore[union-attr,operator]
+    assert one.network.weight.equal(other.network.weight)  # type: ignore[operator,arg-type]
     with pytest.raises(ValueError, match="buffer_bytes"):
         make("clser", buffer_bytes=budget + 1).load_state_dict(one.state_dict())
     with pytest.raises(ValueError, match="buffer_size"):
