@@ -98,10 +98,16 @@ def read_labels(labels: Any, count: int) -> Tensor:
     return found
 
 
-def check_labels(labels: Tensor, classes: int) -> None:
-    """Raise ValueError unless labels range from 0 to `classes` - 1. Waits for the device."""
+def check_labels(labels: Tensor, classes: int | None) -> None:
+    """Raise ValueError unless labels range from 0 to `classes` - 1. Waits for the device.
+
+    Without `classes`, any label from 0 is allowed.
+    """
     low, high = labels.aminmax()
-    if low < 0 or high >= classes:
+    if classes is None:
+        if low < 0:
+            raise ValueError(f"labels range from {int(low)} to {int(high)}; expected 0 or more")
+    elif low < 0 or high >= classes:
         raise ValueError(
             f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, "
             f"so expected 0 to {classes - 1}"
@@ -125,7 +131,7 @@ class SmallestBatch:
 
     def __init__(self, network: nn.Module) -> None:
         self.size = 1
-        self._norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+        self._norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]
         self._handles: list[Any] = []
 
     def __enter__(self) -> SmallestBatch:

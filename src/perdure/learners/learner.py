@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_optimizer
+from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.inputs import (
     InputSpec,
     SmallestBatch,
@@ -31,6 +32,7 @@ from perdure.learners.inputs import (
 )
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
+from perdure.memory.frozen import training_mode
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
@@ -50,6 +52,8 @@ class Learner(ABC):
         augment: Random augmentation `augment(inputs, generator)` of training batches, both new and
             replayed. Memories store inputs without augmentation.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
     """
 
@@ -70,25 +74,34 @@ class Learner(ABC):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         if not isinstance(network, nn.Module):
             raise ValueError(f"network is {network!r}; expected an nn.Module")
-        parameters = list(network.parameters())
+        parameters = [p for p in network.parameters() if p.requires_grad]
         if not parameters:
-            raise ValueError("the network has no parameters to train")
+            raise ValueError("the network has no parameters to train; frozen ones do not count")
         if optimizer is None:
             if not (isinstance(lr, int | float) and 0 < lr < float("inf")):
                 raise ValueError(f"lr is {lr!r}; expected a number above 0")
             optimizer = torch.optim.SGD(parameters, lr=lr)
         else:
-            check_optimizer(optimizer, parameters)
-        self.network = network.train()
+            check_optimizer(optimizer, list(network.parameters()))
+        self.network = training_mode(network)
         self._parameters = parameters
+        self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
+        self.grows = grow
+        self.head = head
+        self._head = find_head(network, head) if grow or head is not None else None
+        self.grown = 0
+        """Number of classes that `grow` has added."""
+        self._seed = seed
         self.augmentation = generator(seed, "augmentation", self.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of batches observed."""
@@ -101,13 +114,15 @@ class Learner(ABC):
         """Steps and totals at the last call of `metrics`."""
         self._global_random = generator(seed, "global", self.device).get_state()
         self._input_spec: InputSpec | None = None
+        self._examples: list[Inputs] = []
+        """The first input, in a list because it is not part of the state."""
         floats = (p.dtype for p in parameters if p.is_floating_point())
         self._dtype = next(floats, torch.float32)
         self._checked_scale = False
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f"memory={self.memory!r}, "
-        size = sum(p.numel() for p in self._parameters)
+        size = sum(p.numel() for p in self.network.parameters())
         name = type(self).__name__
         return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
 
@@ -122,7 +137,7 @@ class Learner(ABC):
                 into inputs that require a gradient.
             labels: Integer class labels [n], a tensor or array.
             check: Whether to check the values (label range, NaN), which on a GPU waits for the
-                device. Shapes and dtypes are always checked.
+                device. Shapes and dtypes are always checked, and labels if the learner grows.
 
         Raises:
             ValueError: If the batch does not fit the network; the learner is left unchanged.
@@ -159,6 +174,46 @@ class Learner(ABC):
             ValueError: If the samples do not fit the network; the learner is left unchanged.
         """
         del samples
+
+    def grow(self, classes: int) -> None:
+        """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
+
+        Old outputs stay the same. New ones are initialised like those of a new layer, equally in
+        all networks. Optimizer state gets zeros, stored logits get the lowest one of each sample.
+
+        Args:
+            classes: Number of outputs, at least as many as now.
+
+        Raises:
+            ValueError: If the networks cannot grow; the learner is left unchanged.
+        """
+        now = find_head(self.network, self.head).classes
+        if not isinstance(classes, int) or classes < now:
+            raise ValueError(f"classes is {classes!r}; expected a whole number, {now} or more")
+        if classes > now:
+            outputs = None if self._input_spec is None else self._input_spec.classes
+            grow_heads(self, classes, outputs, *self._examples)
+
+    def growth_for(self, labels: Tensor) -> int | None:
+        """Return the number of outputs that a batch requires, if the learner must grow for it.
+
+        Always None unless the learner was created with `grow=True`. Waits for the device that
+        holds the labels.
+
+        Args:
+            labels: Integer class labels [n].
+        """
+        if not self.grows or self._head is None or not len(labels):
+            return None
+        needed = int(labels.max()) + 1
+        return needed if needed > self._head.classes else None
+
+    def per_class(self) -> list[Tensor]:
+        """Return the tensors with one row per class, to which `grow` appends zeros.
+
+        Methods with such tensors, other than networks and stored logits, override this.
+        """
+        return []
 
     def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Inputs, Tensor]:
         """Augment and normalise a batch, together with past samples if there are any.
@@ -357,16 +412,35 @@ class Learner(ABC):
         self, inputs: Inputs, labels: Tensor, *, values: bool = True
     ) -> tuple[Inputs, Tensor]:
         """Check a batch and move it to the device."""
+        self.check_frozen()
         inputs = read_inputs(inputs, self._dtype)
         labels = read_labels(labels, length(inputs))
         check_inputs(inputs, self._input_spec, values=values)
         spec = self._input_spec or self._probe(inputs)
         if not (self.replays_with_batch and self.memory is not None and self.memory.filled):
             check_size(inputs, spec)
-        if values:
-            check_labels(labels, spec.classes)
+        if values or self.grows:
+            check_labels(labels, None if self.grows else spec.classes)
+        inputs = self._on_device(inputs)
+        if (classes := self.growth_for(labels)) is not None:
+            grow_heads(self, classes, spec.classes, select(inputs, slice(0, 1)))
+            spec = spec._replace(classes=classes)
+        if not self._examples:
+            self._examples = [map_leaves(torch.clone, select(inputs, slice(0, 1)))]
         self._input_spec = spec
-        return self._on_device(inputs), labels.to(self.device, torch.int64)
+        return inputs, labels.to(self.device, torch.int64)
+
+    def check_frozen(self) -> None:
+        """Raise ValueError if a parameter that was frozen at construction requires gradients now.
+
+        Memories share frozen parameters with the network, so training them would change the
+        memories too.
+        """
+        if any(p.requires_grad for p in self._frozen):
+            raise ValueError(
+                "a parameter that was frozen when the learner was created now requires gradients; "
+                "create a new learner to train it"
+            )
 
     def _on_device(self, inputs: Inputs) -> Inputs:
         return map_leaves(lambda leaf: leaf.to(self.device).contiguous(), inputs)
@@ -386,6 +460,8 @@ class Learner(ABC):
                 f"the network returned {describe(logits)} for one sample; expected logits "
                 "[n, classes]"
             )
+        if self._head is not None:
+            check_outputs(self._head, logits.shape[1])
         return InputSpec(layout(one), logits.shape[1], smallest.size)
 
     # -- state ------------------------------------------------------------------------------
@@ -406,13 +482,15 @@ class Learner(ABC):
             "totals": {name: total.clone() for name, total in self._totals.items()},
             "last_read": {"steps": self._last_read[0], "totals": dict(self._last_read[1])},
             "input_spec": self._input_spec._asdict() if self._input_spec else {},
+            "growth": {"added": self.grown, "seed": self._seed},
         }
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state.
 
         Args:
-            state: Result of `state_dict` on a learner of the same method and network.
+            state: Result of `state_dict` on a learner of the same method and network. If that
+                network had grown, this one grows to its size first.
 
         Raises:
             ValueError: If the state does not fit; the learner is left unchanged.
@@ -423,9 +501,13 @@ class Learner(ABC):
                 f"the state has the parts {sorted(state)}; {type(self).__name__} has "
                 f"{sorted(before)}"
             )
+        undo = None
         try:
+            undo = grow_to_fit(self, state)
             self._load(state)
         except _STATE_ERRORS as error:
+            if undo is not None:
+                undo()
             self._load(before)
             raise ValueError(
                 f"the state does not fit this {type(self).__name__} and its network: "
@@ -439,6 +521,8 @@ class Learner(ABC):
             except _STATE_ERRORS as error:
                 raise ValueError(f"{name}: {error}") from error
         totals, last, spec = (state[name] for name in ("totals", "last_read", "input_spec"))
+        growth = state["growth"]
+        self.grown, self._seed = int(growth["added"]), int(growth["seed"])
         self._totals = {k: v.to(self.device, torch.float64, copy=True) for k, v in totals.items()}
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
         self._input_spec = InputSpec(**spec) if spec else None

@@ -19,7 +19,7 @@ from perdure.structures import as_shape
 def from_batches(
     batches: Iterable[Pair] | Mapping[str, Iterable[Pair]],
     *,
-    classes: int,
+    classes: int | None = None,
     shape: Any,
     test: Pair | None = None,
     tests: Sequence[Pair] | None = None,
@@ -38,7 +38,8 @@ def from_batches(
     Args:
         batches: Batches (inputs, labels), or dicts with the key "labels", of a single task; or a
             mapping from task names to such iterables.
-        classes: Number of outputs; labels are 0 to classes - 1.
+        classes: Number of outputs; labels are 0 to classes - 1. None if it is not known in advance:
+            the learner then needs `grow=True`, which `perdure run` sets.
         shape: Shape of one input: a tuple, or for inputs that are dicts or tuples of tensors, a
             dict or tuple of such shapes.
         test: Test inputs and labels for the whole stream.
@@ -63,7 +64,7 @@ def from_batches(
     return Stream(
         name=name,
         data="own",
-        classes=classes,
+        classes=classes or 0,
         shape=shape,
         tasks=[IterableTask(task, part, shape, classes) for task, part in parts.items()],
         tests=make_tests(list(parts), test, tests, shape, classes),
@@ -81,7 +82,7 @@ class IterableTask(ComposedTask):
     are those that were learned.
     """
 
-    def __init__(self, name: str, batches: Iterable[Pair], shape: Any, classes: int) -> None:
+    def __init__(self, name: str, batches: Iterable[Pair], shape: Any, classes: int | None) -> None:
         super().__init__(name, self._read, steps=self._count)
         self.batches = batches
         self.shape = shape

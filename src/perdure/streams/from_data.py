@@ -219,7 +219,7 @@ def make_tests(
     test: Pair | None,
     tests: Sequence[Pair] | None,
     shape: Any,
-    classes: int,
+    classes: int | None,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> list[Test]:
     """The tests of a stream with these tasks: `test`, divided by `groups`, or one per task."""

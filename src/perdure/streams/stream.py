@@ -169,7 +169,8 @@ class Stream:
     data: str
     """Name of the dataset in results: "mnist", "mnist5k", "own"."""
     classes: int
-    """Number of outputs of the network, for all classes of all tasks."""
+    """Number of outputs of the network, for all classes of all tasks; 0 if it is not known in
+    advance, for learners that grow."""
     shape: Any
     """Shape of one input: a tuple; for a dict or tuple of tensors, a dict or tuple of shapes."""
     tasks: Sequence[Task]

@@ -76,8 +76,9 @@ class Run:
         seed: Seed of the order of the data; the learner has its own.
 
     Raises:
-        ValueError: If `batch` or `epochs` is below 1, or if the method needs task boundaries and
-            the stream has none.
+        ValueError: If `batch` or `epochs` is below 1, if the method needs task boundaries and the
+            stream has none, if the number of classes is unknown and the learner does not grow, or
+            if frozen parameters of the learner have been unfrozen.
     """
 
     learner: Learner
@@ -100,6 +101,12 @@ class Run:
                 f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
                 "none; choose another method"
             )
+        if not (self.stream.classes or self.learner.grows):
+            raise ValueError(
+                f"{self.stream.name} does not state its number of classes; give it, or create the "
+                "learner with grow=True"
+            )
+        self.learner.check_frozen()
         self.order = generator(self.seed, "order")
         self.epoch_order = self.order.get_state()
         """State of `order` at the start of the epoch, from which its permutation is redrawn."""
@@ -249,7 +256,7 @@ def fit(
         if data.tests:  # reading a sample of a task could consume the stream
             first = select(data.tests[0].samples().inputs, slice(0, 1))
             classes = learner.predict_proba(first).shape[1]
-            if classes < data.classes:
+            if classes < data.classes and not learner.grows:
                 raise ValueError(
                     f"the network has {classes} outputs; {data.name} has {data.classes} classes"
                 )
@@ -260,9 +267,10 @@ def fit(
         raise ValueError(f"data is an iterator, which can be read only once; epochs is {epochs}")
     else:
         batches = _Batches(data)
-        classes = learner.predict_proba(select(batches.inputs, slice(0, 1))).shape[1]
+        outputs = learner.predict_proba(select(batches.inputs, slice(0, 1))).shape[1]
+        known = None if learner.grows else outputs
         shape = shapes(batches.inputs)
-        stream = from_batches(batches, classes=classes, shape=shape, name="data")
+        stream = from_batches(batches, classes=known, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed)
     return train([run], callbacks=[*callbacks, ProgressCheck()])[0]
 
@@ -347,6 +355,9 @@ class _Group:
         sources = [run.stream.tasks[task].epoch(run.batch, run.order, start) for run in self.runs]
         for number, batches in enumerate(zip(*sources, strict=True), start + 1):
             for run, batch in zip(self.runs, batches, strict=True):
+                if (classes := run.learner.growth_for(batch.labels)) is not None:
+                    self.engine.synchronize()
+                    run.learner.grow(classes)
                 self.engine.step(run.learner, batch.to(run.learner.device))
                 run.step += 1
                 for callback in self.callbacks:
