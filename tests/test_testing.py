@@ -28,6 +28,7 @@ from perdure.testing import (
     StreamCheck,
     check_learner,
     check_stream,
+    inputs,
     learners,
     rules,
     streams,
@@ -214,6 +215,37 @@ class RaisesInStep(SGD):
         raise KeyError("no such part")
 
 
+class TakesOnlyTensors(SGD):
+    def logits(self, x: Any) -> Tensor:
+        return self.network(x)  # type: ignore[no-any-return]
+
+
+class LearnsOnlyFloats(SGD):
+    def step(self, inputs: Any, labels: Tensor) -> None:
+        floats = isinstance(inputs, Tensor) and inputs.is_floating_point()
+        super().step(inputs, labels if floats else labels * 0)
+
+
+class ReadsMemoryInOrder(SGD):
+    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+        if isinstance(inputs, Tensor):
+            inputs = torch.as_strided(inputs, inputs.shape, torch.empty_like(inputs).stride())
+        super().observe(inputs, labels, check=check)
+
+
+class BackPropagatesIntoItsInput(SGD):
+    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+        super().observe(inputs, labels, check=check)
+        if isinstance(inputs, Tensor) and inputs.requires_grad:
+            inputs.sum().backward()  # type: ignore[no-untyped-call]
+
+
+class IgnoresSingleSamples(SGD):
+    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+        if len(labels) > 1:
+            super().observe(inputs, labels, check=check)
+
+
 BROKEN: list[tuple[type[Learner], LearnerCheck, str]] = [
     (ModifiesItsInput, learners.inputs_are_not_modified, "observe changed its input"),
     (KeepsTheLastBatch, learners.inputs_are_copied, "overwritten after use"),
@@ -243,6 +275,19 @@ BROKEN: list[tuple[type[Learner], LearnerCheck, str]] = [
     (NeverReportsDivergence, learners.nonfinite_step_is_the_first_nonfinite_loss, "is 0 after NaN"),
     (LearnsNothing, learners.separable_classes_are_learned, "of 100 samples"),
     (RaisesInStep, learners.steps_count_batches, "KeyError: 'no such part'"),
+    (
+        TakesOnlyTensors,
+        inputs.structures_of_tensors_are_learned_like_one_tensor,
+        "positional argument",
+    ),
+    (LearnsOnlyFloats, inputs.token_ids_are_learned, "classified correctly"),
+    (
+        ReadsMemoryInOrder,
+        inputs.strided_inputs_are_learned_like_contiguous_ones,
+        "other predictions",
+    ),
+    (BackPropagatesIntoItsInput, inputs.gradients_stay_in_the_learner, "a gradient arrived"),
+    (IgnoresSingleSamples, inputs.single_samples_work_or_are_rejected, "was ignored"),
 ]
 
 
@@ -406,7 +451,7 @@ BROKEN_STREAMS: list[tuple[Callable[[], Stream], StreamCheck, str]] = [
     (changed(augment=half), streams.inputs_are_prepared, "augment returned"),
     (changed(augment=unruly), streams.inputs_are_prepared, "does not draw from its generator"),
     (changed(augment=lambda x, _: x.mul_(0)), streams.inputs_are_prepared, "modified its input"),
-    (changed(normalise=lambda x: x.long()), streams.inputs_are_prepared, "normalise did not"),
+    (changed(normalise=lambda x: x / 0), streams.inputs_are_prepared, "normalise did not"),
     (tasks(Reusing), streams.equal_generators_give_equal_orders, "different batches"),
     (tasks(Unshuffled), streams.equal_generators_give_equal_orders, "is not shuffled"),
     (tasks(Restarting), streams.epochs_resume_from_any_batch, "from batch 1 of 4: different"),
