@@ -371,6 +371,8 @@ def _invalid_batches(case: _Case, *, first: bool) -> Iterator[tuple[str, Any, An
     yield "inputs of rank 1", inputs.flatten()[: len(labels)], labels
     yield "a list of inputs", inputs.tolist(), labels
     yield "inputs of dtype int64", inputs.long(), labels
+    if case is _LINEAR:
+        yield from _exotic_batches(inputs, labels)
     yield "inputs of another shape", torch.cat([inputs, inputs], dim=1), labels
     if case.dtype.is_floating_point:
         for value in (float("nan"), float("inf")):
@@ -381,6 +383,20 @@ def _invalid_batches(case: _Case, *, first: bool) -> Iterator[tuple[str, Any, An
         yield "inputs twice as wide", torch.cat([inputs, inputs], dim=-1), labels
         other = inputs.float() if case.dtype == torch.uint8 else inputs.to(torch.uint8)
         yield f"inputs of dtype {other.dtype} after {case.dtype}", other, labels
+
+
+def _exotic_batches(inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Any, Any]]:
+    for dtype in (torch.complex64, torch.uint16, torch.float8_e4m3fn):
+        yield f"inputs of dtype {dtype}", inputs.to(dtype), labels
+    for dtype in (torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64):
+        yield f"labels of dtype {dtype}", inputs, labels.to(dtype)
+    yield "sparse inputs", inputs.to_sparse(), labels
+    yield "sparse labels", inputs, labels.to_sparse()
+    yield "inputs without values", inputs.to("meta"), labels
+    yield "labels without values", inputs, labels.to("meta")
+    yield "an empty dict", {}, labels
+    yield "a dict with another length", {"a": inputs, "b": inputs[:-1]}, labels
+    yield "a dict with text", {"a": inputs, "b": ["text"] * len(inputs)}, labels
 
 
 @rule(LEARNER_CHECKS)
