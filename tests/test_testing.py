@@ -28,6 +28,7 @@ from perdure.testing import (
     StreamCheck,
     check_learner,
     check_stream,
+    inputs,
     learners,
     rules,
     streams,
@@ -239,6 +240,37 @@ class ForgetsItsMomentum(SGD):
         return {**state, "optimizer": {**state["optimizer"], "state": {}}}
 
 
+class TakesOnlyTensors(SGD):
+    def logits(self, x: Any) -> Tensor:
+        return self.network(x)  # type: ignore[no-any-return]
+
+
+class LearnsOnlyFloats(SGD):
+    def step(self, inputs: Any, labels: Tensor) -> None:
+        floats = isinstance(inputs, Tensor) and inputs.is_floating_point()
+        super().step(inputs, labels if floats else labels * 0)
+
+
+class ReadsMemoryInOrder(SGD):
+    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+        if isinstance(inputs, Tensor):
+            inputs = torch.as_strided(inputs, inputs.shape, torch.empty_like(inputs).stride())
+        super().observe(inputs, labels, check=check)
+
+
+class BackPropagatesIntoItsInput(SGD):
+    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+        super().observe(inputs, labels, check=check)
+        if isinstance(inputs, Tensor) and inputs.requires_grad:
+            inputs.sum().backward()  # type: ignore[no-untyped-call]
+
+
+class IgnoresSingleSamples(SGD):
+    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+        if len(labels) > 1:
+            super().observe(inputs, labels, check=check)
+
+
 BROKEN: list[tuple[type[Learner], LearnerCheck, str]] = [
     (ModifiesItsInput, learners.inputs_are_not_modified, "observe changed its input"),
     (KeepsTheLastBatch, learners.inputs_are_copied, "overwritten after use"),
@@ -272,6 +304,19 @@ BROKEN: list[tuple[type[Learner], LearnerCheck, str]] = [
     (ForgetsItsGrowth, learners.grown_learners_resume, "does not fit"),
     (ForgetsItsMomentum, learners.optimizer_state_grows, "resumed: difference in"),
     (RaisesInStep, learners.steps_count_batches, "KeyError: 'no such part'"),
+    (
+        TakesOnlyTensors,
+        inputs.structures_of_tensors_are_learned_like_one_tensor,
+        "positional argument",
+    ),
+    (LearnsOnlyFloats, inputs.token_ids_are_learned, "classified correctly"),
+    (
+        ReadsMemoryInOrder,
+        inputs.strided_inputs_are_learned_like_contiguous_ones,
+        "other predictions",
+    ),
+    (BackPropagatesIntoItsInput, inputs.gradients_stay_in_the_learner, "a gradient arrived"),
+    (IgnoresSingleSamples, inputs.single_samples_work_or_are_rejected, "was ignored"),
 ]
 
 
@@ -435,7 +480,7 @@ BROKEN_STREAMS: list[tuple[Callable[[], Stream], StreamCheck, str]] = [
     (changed(augment=half), streams.inputs_are_prepared, "augment returned"),
     (changed(augment=unruly), streams.inputs_are_prepared, "does not draw from its generator"),
     (changed(augment=lambda x, _: x.mul_(0)), streams.inputs_are_prepared, "modified its input"),
-    (changed(normalise=lambda x: x.long()), streams.inputs_are_prepared, "normalise did not"),
+    (changed(normalise=lambda x: x / 0), streams.inputs_are_prepared, "normalise did not"),
     (tasks(Reusing), streams.equal_generators_give_equal_orders, "different batches"),
     (tasks(Unshuffled), streams.equal_generators_give_equal_orders, "is not shuffled"),
     (tasks(Restarting), streams.epochs_resume_from_any_batch, "from batch 1 of 4: different"),

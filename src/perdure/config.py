@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure import catalog, presets
+from perdure.sizes import format_bytes
 from perdure.streams.gcil import MemoryDraws
 
 Role = Literal["comparison", "method", "execution", "remark"]
@@ -35,11 +36,13 @@ LOOP_HYPERPARAMETERS = {"batch": 32, "epochs": 1}
 """Hyperparameters of the training loop with their defaults; the others belong to the learner."""
 NOT_HYPERPARAMETERS = frozenset(
     (
-        *("seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update"),
-        *("grow", "head"),
+        *("seed", "optimizer", "augment", "normalise", "grow", "head", "tasks", "update"),
+        *("buffer_size", "buffer_bytes"),
     )
 )
 """Arguments of learners that are settings of their own, or not numbers."""
+DEFAULT_BUFFER_SIZE = 500
+"""Samples that a memory holds; a budget in bytes uses the hyperparameters for this size."""
 MAX_SEEDS = 10_000
 PER_RUN = "per-run"
 """The stream seed of a new composition for each run."""
@@ -72,7 +75,9 @@ class RunConfig:
         validation: Share of the training samples that replaces the test set.
         max_steps: Steps after which the stream ends.
         method: A name of the catalog, or a user's `module:class`.
-        buffer_size: Samples that the memory holds; None for methods without one.
+        buffer_size: Samples that the memory holds; None for methods without one, and if the
+            budget is given in bytes.
+        buffer_bytes: Bytes that the memory's samples may take, instead of `buffer_size`.
         hyperparameters: `batch` and `epochs` of the loop; the others are arguments of the learner.
         update: How clser and mean-er choose the steps that update their semantic memories.
         device: "cpu" or "cuda".
@@ -93,6 +98,7 @@ class RunConfig:
     max_steps: int | None = _setting("comparison", default=None)
     method: str = _setting("method")
     buffer_size: int | None = _setting("method")
+    buffer_bytes: int | None = _setting("method", default=None)
     hyperparameters: Mapping[str, int | float] = _setting("method")
     update: Literal["random", "regular"] = _setting("method", default="random")
     device: str = _setting("execution", default="cpu")
@@ -156,8 +162,15 @@ class RunConfig:
         return method_title(self.method)
 
     def __str__(self) -> str:
-        buffer = "" if self.buffer_size is None else f", buffer {self.buffer_size}"
+        buffer = f", buffer {self.buffer}" if self.buffer else ""
         return f"{self.method} on {self.stream}{buffer}"
+
+    @property
+    def buffer(self) -> str:
+        """Capacity of the memory: samples or bytes; empty for methods without a memory."""
+        if self.buffer_bytes is not None:
+            return format_bytes(self.buffer_bytes)
+        return "" if self.buffer_size is None else str(self.buffer_size)
 
     def can_share_a_device(self, other: RunConfig) -> bool:
         """Whether runs of the two can take their steps side by side in one process."""
@@ -185,7 +198,8 @@ class RunConfig:
         """
         if self.method not in catalog.METHODS:
             return dict(self.hyperparameters)
-        usual = default_hyperparameters(self.stream, self.method, self.buffer_size, self.dataset)
+        size = self.buffer_size if self.buffer_bytes is None else DEFAULT_BUFFER_SIZE
+        usual = default_hyperparameters(self.stream, self.method, size, self.dataset)
         off = {name: 0.0 for name in usual.values if name not in self.hyperparameters}
         return {
             name: value

@@ -106,6 +106,13 @@ def shapes(inputs: Inputs) -> Any:
     return map_leaves(lambda leaf: tuple(leaf.shape[1:]), inputs)
 
 
+def as_shape(value: Any) -> Any:
+    """Return a shape in the form that `shapes` has, given lists instead of tuples, as in JSON."""
+    if isinstance(value, Mapping):
+        return {key: as_shape(value[key]) for key in sorted(value)}
+    return tuple(part if isinstance(part, int) else as_shape(part) for part in value)
+
+
 def layout(inputs: Inputs) -> str:
     """Describe the structure, dtypes and shapes of one sample.
 

@@ -133,7 +133,7 @@ NETWORKS = """
         ("fails", r"the network function failed: KeyError: 'depth' \(nets.py, line 15\)"),
         ("takes_nothing", "the network function failed: TypeError: takes_nothing"),
         ("no_parameters", "no parameters"),
-        ("pair", r"tuple for one sample; s-mnist has 10 classes"),
+        ("pair", r"of type tuple; expected logits"),
         ("value", "the network function failed: TypeError: 'int' object is not callable"),
         ("missing", "network 'nets:missing': nets has no 'missing'"),
     ],

@@ -324,6 +324,7 @@ def test_every_identifying_setting_changes_the_hash() -> None:
         "max_steps": 3,
         "method": "er",
         "buffer_size": 2,
+        "buffer_bytes": 2,
         "hyperparameters": {"lr": 0.2},
         "update": "regular",
         "device": "cuda",

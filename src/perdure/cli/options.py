@@ -157,6 +157,8 @@ class LearnerOptions:
     """A method's name, or your own as module:class."""
     buffer_size: BufferSize = None
     """Samples that the memory holds; default: 500."""
+    buffer_bytes: Annotated[str | None, arg(metavar="SIZE")] = None
+    """Instead of --buffer-size: bytes that the memory's samples may take, such as 64MB."""
     data: StreamFlags = field(default_factory=StreamFlags)
     execution: ExecutionFlags = field(default_factory=ExecutionFlags)
     output: OutputFlags = field(default_factory=OutputFlags)
@@ -188,7 +190,12 @@ class LearnerOptions:
             deterministic=self.execution.deterministic,
             update=update,
             ranks=ranks,
+            buffer_bytes=_number_or_text(self.buffer_bytes),
         )
+
+
+def _number_or_text(text: str | None) -> int | str | None:
+    return int(text) if text is not None and text.isdecimal() else text
 
 
 def cores() -> int:

@@ -227,8 +227,8 @@ def _show(plan: Plan, output: OutputFlags) -> None:
         if not output.quiet:
             (comparison,) = group(setting.runs).comparisons
             seeds = f"{len(setting.runs)} seed{'s' if len(setting.runs) > 1 else ''}"
-            size = setting.config.buffer_size
-            buffer = "" if size is None else f", buffer {size}"
+            size = setting.config.buffer
+            buffer = f", buffer {size}" if size else ""
             name = f"{setting.config.method_title} on {comparison.name}{buffer}"
             title = f"{name}, {seeds}: accuracy in percent"
             show(results_table([setting], title, by_predictor=True))

@@ -21,6 +21,7 @@ from perdure.randomness import derive, generator
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
 from perdure.streams import Augment, Normaliser, Stream
+from perdure.structures import as_shape, map_leaves, select
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager
 from perdure.training.loop import Run
@@ -104,15 +105,17 @@ def _check_network(config: RunConfig, stream: Stream, learner: Learner) -> None:
     if config.dataset is not None:
         sample = torch.zeros(1, *stream.shape, dtype=torch.uint8)
     elif stream.tests:
-        sample = stream.tests[0].samples().inputs[:1]
+        sample = select(stream.tests[0].samples().inputs, slice(0, 1))
     else:  # reading a sample would consume the stream
         return
     name = f"network {config.network!r}"
     try:
-        logits = next(iter(learner.predictors().values()))(sample.to(learner.device))
+        sample = map_leaves(lambda leaf: leaf.to(learner.device), sample)
+        logits = next(iter(learner.predictors().values()))(sample)
     except Exception as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"{name} does not accept inputs {list(stream.shape)}: {reason}") from error
+        shape = list(stream.shape) if isinstance(stream.shape, tuple) else stream.shape
+        raise ValueError(f"{name} does not accept inputs {shape}: {reason}") from error
     shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
     if stream.classes and shape != [1, stream.classes]:
         raise ValueError(
@@ -124,7 +127,7 @@ def _check_network(config: RunConfig, stream: Stream, learner: Learner) -> None:
 class _Inputs(NamedTuple):
     """The properties of a stream that a learner is built with."""
 
-    shape: tuple[int, ...]
+    shape: Any
     classes: int
     tasks: int
     normalise: Normaliser
@@ -155,6 +158,8 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
     }
     if config.buffer_size is not None:
         arguments["buffer_size"] = config.buffer_size
+    if config.buffer_bytes is not None:
+        arguments["buffer_bytes"] = config.buffer_bytes
     if "update" in accepted:
         arguments["update"] = config.update
     if "tasks" in accepted:
@@ -171,9 +176,7 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
     )
 
 
-def initialised(
-    make: Callable[..., Any], shape: tuple[int, ...], classes: int, seed: int
-) -> nn.Module:
+def initialised(make: Callable[..., Any], shape: Any, classes: int, seed: int) -> nn.Module:
     """make(shape, classes), with weights that depend on the seed alone."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(seed, "initialisation"))
@@ -206,7 +209,7 @@ def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
         "seed": seed,
         "data": stream.data,
         "stream_checksum": stream.checksum,
-        "shape": list(stream.shape),
+        "shape": stream.shape,
         "classes": stream.classes,
         "tasks": len(stream.tasks),
         "augment": repr(stream.augment),
@@ -234,7 +237,9 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
         raise ValueError(f"{run.path} does not contain {LEARNER_FILE}: its networks were not kept")
     run.check(LEARNER_FILE)
     entry = catalog.STREAMS.get(config.stream) or load_user_stream(config.stream)
-    inputs = _Inputs(tuple(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment)
+    inputs = _Inputs(
+        as_shape(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment
+    )
     try:
         learner = build_learner(replace(config, device=device), inputs, facts.seed)
     except TypeError as error:

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from perdure import catalog
-from perdure.config import PUBLISHED, RunConfig, parse_seeds
+from perdure.config import DEFAULT_BUFFER_SIZE, PUBLISHED, RunConfig, parse_seeds
 from perdure.data import DATASETS, explain_missing, locate
 from perdure.experiment.build import build_run, build_stream, read_dataset
 from perdure.experiment.plan import Plan, plan_setting
-from perdure.experiment.resolve import DEFAULT_BUFFER_SIZE, check_method, resolve
+from perdure.experiment.resolve import check_method, resolve
 from perdure.presets import Figure, gcil_run, paper_figures
 from perdure.training.loop import total_steps
 

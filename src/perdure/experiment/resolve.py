@@ -11,6 +11,7 @@ import torch
 
 from perdure import catalog, presets
 from perdure.config import (
+    DEFAULT_BUFFER_SIZE,
     DEVICE_DEFAULTS,
     LOOP_HYPERPARAMETERS,
     NOT_HYPERPARAMETERS,
@@ -22,8 +23,7 @@ from perdure.config import (
 )
 from perdure.data import DATASETS, locate
 from perdure.experiment.build import load_user_stream, read_dataset
-
-DEFAULT_BUFFER_SIZE = 500
+from perdure.sizes import parse_bytes
 
 
 def resolve(
@@ -45,6 +45,7 @@ def resolve(
     update: Literal["random", "regular"] = "random",
     ranks: int = 1,
     check_device: bool = True,
+    buffer_bytes: int | str | None = None,
 ) -> RunConfig:
     """Complete a choice of stream and method with published hyperparameters and defaults.
 
@@ -67,6 +68,8 @@ def resolve(
         update: How clser and mean-er choose the steps that update their semantic memories.
         ranks: Processes that share the work of one learner.
         check_device: Whether the device must be available on this machine.
+        buffer_bytes: Bytes that the memory's samples may take, such as "64MB", instead of
+            `buffer_size`.
 
     Raises:
         ValueError: If a name is unknown, a value is invalid, or the data cannot be read.
@@ -84,11 +87,21 @@ def resolve(
     if update != "random" and "update" not in accepted:
         raise ValueError(f"--update {update} applies to clser and mean-er, not to {method}")
     notes: list[str] = []
+    if buffer_size is not None and buffer_bytes is not None:
+        raise ValueError("give either --buffer-size or --buffer-bytes, not both")
+    budget = None if buffer_bytes is None else parse_bytes(buffer_bytes)
+    if budget is not None and "buffer_bytes" not in accepted:
+        if "buffer_size" in accepted:
+            raise ValueError(f"{method} has no argument buffer_bytes; use --buffer-size")
+        notes.append(f"{method} has no memory; ignoring --buffer-bytes {buffer_bytes}")
+        budget = None
     buffer_size = _buffer_size(method, buffer_size, "buffer_size" in accepted, notes)
     dataset = _dataset(stream, dataset, data_root, notes)
     check_names(given or {}, method)
     usual = default_hyperparameters(stream, method, buffer_size, dataset)
     notes += usual.notes
+    if budget is not None and entry is not None:
+        notes.append(f"hyperparameters are those for a buffer of {DEFAULT_BUFFER_SIZE} samples")
     hyperparameters = normalised({**usual.values, **(given or {})}, accepted)
     for name in ("batch", "memory_batch"):
         if hyperparameters.get(name, 0) % ranks:
@@ -115,7 +128,8 @@ def resolve(
         validation=validation,
         max_steps=max_steps,
         method=method,
-        buffer_size=buffer_size,
+        buffer_size=None if budget is not None else buffer_size,
+        buffer_bytes=budget,
         hyperparameters=hyperparameters,
         update=update,
         device=device,

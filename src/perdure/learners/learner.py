@@ -453,7 +453,7 @@ class Learner(ABC):
                 logits = Predictor(self.network, self.normalise)(one)
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
             raise ValueError(
-                f"the network does not accept inputs of shape and dtype {layout(one)}: {error}"
+                f"the network does not accept inputs {layout(one)}: {error}"
             ) from error
         if logits.ndim != 2 or len(logits) != 1:
             raise ValueError(

@@ -144,7 +144,7 @@ def results(comparison: Comparison) -> Table:
         rows.append(
             {
                 "method": Cell(setting.config.method_title + bracket + differs, link=setting.key),
-                "buffer": _buffer(setting.config.buffer_size),
+                "buffer": _buffer(setting.config.buffer_size, setting.config.buffer),
                 "network": setting.predictors[0] if setting.predictors else None,
                 "accuracy": setting.spread(),
                 "seeds": len(setting.runs),
@@ -351,9 +351,9 @@ def result_cell(setting: Setting, predictor: str | None = None, table: str | Non
     return replace(ours, published=published, status=verdict.status)
 
 
-def _buffer(size: int | None) -> Cell:
+def _buffer(size: int | None, text: str = "") -> Cell:
     """A buffer size; methods without a memory are sorted first."""
-    return Cell("–" if size is None else str(size), size or 0)
+    return Cell(text or "–" if size is None else str(size), size or 0)
 
 
 def duration(seconds: float | None) -> Cell:

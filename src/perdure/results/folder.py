@@ -57,7 +57,7 @@ class RunFolder:
     @staticmethod
     def group(root: Path, config: RunConfig) -> Path:
         """The folder below `root` that holds the runs of these settings, one per seed."""
-        size = [] if config.buffer_size is None else [str(config.buffer_size)]
+        size = [config.buffer.replace(" ", "")] if config.buffer else []
         name = "-".join([_file_name(config.method), *size, config.hash])
         return root / _file_name(config.stream) / name
 

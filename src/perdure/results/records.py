@@ -30,7 +30,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     data: str
     """Name of the data as results show it."""
     stream_checksum: str = ""
-    shape: list[int] = []
+    shape: list[Any] | dict[str, Any] = []
+    """Shape of one input; for a dict or tuple of tensors, a dict or list of shapes."""
     classes: int = 0
     tasks: int = 0
 

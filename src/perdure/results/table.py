@@ -399,13 +399,12 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
     for setting in settings:
         config, usual = setting.config, setting.config.usual()
         label = config.method_title
-        if config.buffer_size is not None:
-            label += f" {config.buffer_size}"
+        if config.buffer:
+            label += f" {config.buffer}"
         variants = [
             {**other.config.hyperparameters, **other.config.select("method", "execution")}
             for other in settings
-            if (other.config.method, other.config.buffer_size)
-            == (config.method, config.buffer_size)
+            if (other.config.method, other.config.buffer) == (config.method, config.buffer)
         ]
         unusual = config.departures() | {
             name: value

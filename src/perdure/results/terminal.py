@@ -52,7 +52,7 @@ def results_table(
     columns = {
         "stream": len(streams) > 1,
         "method": True,
-        "buffer": any(s.config.buffer_size is not None for s in settings),
+        "buffer": any(s.config.buffer for s in settings),
         "settings": any(s.config.departures() for s in settings),
         "seeds": True,
         "network": by_predictor,
@@ -77,7 +77,7 @@ def results_table(
             cells = {
                 "stream": escape(config.stream) if previous != config.stream else "",
                 "method": escape(config.method_title),
-                "buffer": "–" if config.buffer_size is None else str(config.buffer_size),
+                "buffer": config.buffer or "–",
                 "settings": escape("\n".join(departures)),
                 "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
                 "network": predictor,

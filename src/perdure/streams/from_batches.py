@@ -13,6 +13,7 @@ from perdure.state import State, Stateful
 from perdure.streams.augment import Scale
 from perdure.streams.from_data import Pair, check_samples, make_tests
 from perdure.streams.stream import Augment, ComposedTask, Normaliser, Stream, Task, tensor_bytes
+from perdure.structures import as_shape
 
 
 def from_batches(
@@ -59,7 +60,7 @@ def from_batches(
     parts = batches if isinstance(batches, Mapping) else {name: batches}
     if not parts:
         raise ValueError("the mapping from task names to batches is empty")
-    shape = _as_shape(shape)
+    shape = as_shape(shape)
     return Stream(
         name=name,
         data="own",
@@ -71,13 +72,6 @@ def from_batches(
         augment=augment,
         boundaries=isinstance(batches, Mapping),
     )
-
-
-def _as_shape(shape: Any) -> Any:
-    """The shape in the form of `structures.shapes`."""
-    if isinstance(shape, Mapping):
-        return {key: _as_shape(shape[key]) for key in sorted(shape)}
-    return tuple(part if isinstance(part, int) else _as_shape(part) for part in shape)
 
 
 class IterableTask(ComposedTask):

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams import Stream
+from perdure.structures import Inputs, layout, leaves
 
 _P = ParamSpec("_P")
 
@@ -88,4 +89,10 @@ def global_random_untouched() -> Iterator[None]:
 
 def equal(one: Samples, other: Samples) -> bool:
     """Return whether inputs and labels are equal."""
-    return one.inputs.equal(other.inputs) and one.labels.equal(other.labels)
+    return equal_inputs(one.inputs, other.inputs) and one.labels.equal(other.labels)
+
+
+def equal_inputs(one: Inputs, other: Inputs) -> bool:
+    """Return whether two structures of tensors are equal."""
+    pairs = zip(leaves(one), leaves(other), strict=False)
+    return layout(one) == layout(other) and all(a.equal(b) for a, b in pairs)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams import ComposedTask, Stream, Task, Test
-from perdure.testing.rules import equal, global_random_untouched, require, rule
+from perdure.structures import layout, leaves, length, map_leaves, shapes
+from perdure.testing.rules import equal, equal_inputs, global_random_untouched, require, rule
 
 StreamCheck = Callable[[Stream, int], None]
 
@@ -25,15 +26,15 @@ def _order(seed: int = 0) -> torch.Generator:
 def _fits(what: str, samples: Samples, stream: Stream) -> None:
     """Require samples that match the stream's shape, dtype and classes."""
     inputs, labels = samples.inputs, samples.labels
-    shape, floats = tuple(inputs.shape[1:]), inputs.is_floating_point()
+    shape, count = shapes(inputs), length(inputs)
     require(shape == stream.shape, f"{what}: inputs have shape {shape}; expected {stream.shape}")
-    raw = inputs.dtype == torch.uint8 or floats
-    require(raw, f"{what}: inputs are {inputs.dtype}; expected uint8 or floating point")
-    finite = not floats or inputs.isfinite().all()
-    require(finite, f"{what}: inputs contain values that are not finite")
+    for leaf in leaves(inputs):
+        require(not leaf.is_complex(), f"{what}: inputs are {leaf.dtype}; expected real numbers")
+        finite = not leaf.is_floating_point() or leaf.isfinite().all()
+        require(finite, f"{what}: inputs contain values that are not finite")
     require(
-        labels.dtype == torch.int64 and labels.shape == inputs.shape[:1] and len(labels) > 0,
-        f"{what}: labels are {labels.dtype} {tuple(labels.shape)} for {len(inputs)} inputs; "
+        labels.dtype == torch.int64 and labels.shape == (count,) and count > 0,
+        f"{what}: labels are {labels.dtype} {tuple(labels.shape)} for {count} inputs; "
         "expected int64, one per input, and at least one sample",
     )
     low, high = (int(label) for label in labels.aminmax())
@@ -47,7 +48,8 @@ def _all_equal(one: Sequence[Samples], other: Sequence[Samples]) -> bool:
 
 def _rows(samples: Samples) -> Counter[tuple[bytes, int]]:
     """How often each input occurs with its label."""
-    inputs = (row.tobytes() for row in samples.inputs.cpu().numpy())
+    parts = [leaf.cpu().numpy() for leaf in leaves(samples.inputs)]
+    inputs = (b"".join(row.tobytes() for row in rows) for rows in zip(*parts, strict=True))
     return Counter(zip(inputs, samples.labels.tolist(), strict=True))
 
 
@@ -76,16 +78,17 @@ def batches_fit_the_stream(stream: Stream, batch: int) -> None:
 def inputs_are_prepared(stream: Stream, batch: int) -> None:
     """`augment` keeps shape and dtype, draws from its generator and does not modify its input."""
     inputs = next(iter(stream.tasks[0].epoch(batch, _order()))).inputs
-    original = inputs.clone()
+    original = map_leaves(torch.clone, inputs)
     if stream.augment is not None:
         one, other = (stream.augment(inputs, _order(1)) for _ in range(2))
-        kept = one.shape == inputs.shape and one.dtype == inputs.dtype
-        require(kept, f"augment returned {one.dtype} {tuple(one.shape)} for {tuple(inputs.shape)}")
-        require(one.equal(other), "augment does not draw from its generator only")
+        kept = layout(one) == layout(inputs) and length(one) == length(inputs)
+        require(kept, f"augment returned {layout(one)} for {layout(inputs)}")
+        require(equal_inputs(one, other), "augment does not draw from its generator only")
     ready = stream.normalise(inputs)
-    require(inputs.equal(original), "augment or normalise modified its input")
-    floats = ready.is_floating_point() and len(ready) == len(inputs) and ready.isfinite().all()
-    require(floats, "normalise did not return one finite floating-point tensor per input")
+    require(equal_inputs(inputs, original), "augment or normalise modified its input")
+    for leaf in leaves(ready):
+        finite = leaf.isfinite().all() and len(leaf) == length(inputs)
+        require(finite, "normalise did not return one finite row per input")
 
 
 @rule(STREAM_CHECKS)

@@ -1,0 +1,174 @@
+"""Inputs that learners accept, warn about or refuse."""
+
+from __future__ import annotations
+
+import warnings
+from collections import UserDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from perdure import ER, SGD, fit, from_batches, from_dataset, from_tensors
+from perdure.testing import check_stream
+
+LABELS = torch.arange(12) % 3
+IDS = torch.randint(0, 5, (12, 4), generator=torch.Generator().manual_seed(0)) + 5 * LABELS[:, None]
+ENCODING = {"input_ids": IDS, "attention_mask": torch.ones_like(IDS)}
+
+
+class Text(nn.Module):
+    """A small text model with the interface of Hugging Face models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.embedding = nn.Embedding(15, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Any:
+        weights = attention_mask[..., None].float()
+        pooled = (self.embedding(input_ids) * weights).sum(1) / weights.sum(1)
+        return UserDict(logits=self.head(pooled))
+
+
+class TextDataset(Dataset[Any]):
+    def __init__(self, *, paired: bool) -> None:
+        self.paired = paired
+
+    def __len__(self) -> int:
+        return len(LABELS)
+
+    def __getitem__(self, i: int) -> Any:
+        row = {name: values[i] for name, values in ENCODING.items()}
+        return (row, int(LABELS[i])) if self.paired else {**row, "labels": int(LABELS[i])}
+
+
+@pytest.mark.parametrize("paired", [True, False])
+def test_fit_learns_from_dicts_of_a_data_loader(paired: bool) -> None:
+    learner = ER(Text(), buffer_size=6, lr=1.0)
+    loader = DataLoader(TextDataset(paired=paired), batch_size=4)
+    assert fit(learner, loader, epochs=20).steps == 60
+    assert learner.predict(ENCODING).equal(LABELS)
+    assert learner.predict(UserDict(ENCODING)).equal(LABELS)
+
+
+def test_streams_of_dicts_are_evaluated() -> None:
+    stream = from_tensors(ENCODING, LABELS, groups=[(0,), (1, 2)], test=(ENCODING, LABELS))
+    assert stream.shape == {"attention_mask": (4,), "input_ids": (4,)}
+    record = fit(ER(Text(), buffer_size=6, lr=1.0), stream, batch=4, epochs=20)
+    assert record.class_il["working"][-1] == [100.0, 100.0]
+    same = from_dataset(TextDataset(paired=True), groups=[(0,), (1, 2)], classes=3)
+    for task, other in zip(stream.tasks, same.tasks, strict=True):
+        assert task.samples().inputs["input_ids"].equal(other.samples().inputs["input_ids"])
+    batches = [(ENCODING, LABELS)] * 3
+    again = from_batches(batches, classes=3, shape=stream.shape, test=(ENCODING, LABELS))
+    assert fit(ER(Text(), buffer_size=6), again).steps == 3
+
+
+def test_token_ids_are_not_scaled_by_a_stream() -> None:
+    stream = from_tensors(IDS, LABELS)
+    assert stream.normalise(IDS).equal(IDS)
+    check_stream(stream)
+    check_stream(from_tensors(ENCODING, LABELS, test=(ENCODING, LABELS)))
+
+
+def test_save_and_load_structures(tmp_path: Any) -> None:
+    one, other = (ER(Text(), buffer_size=6) for _ in range(2))
+    for _ in range(3):
+        one.observe(ENCODING, LABELS)
+    one.save(tmp_path / "learner")
+    other.load(tmp_path / "learner")
+    for learner in (one, other):
+        learner.observe(ENCODING, LABELS)
+    assert one.network.head.weight.equal(other.network.head.weight)  # type: ignore[union-attr,operator,arg-type]
+    stored = other.memory.contents()
+    assert stored is not None
+    assert stored.inputs["input_ids"].dtype == torch.int64
+
+
+def images(top: float) -> Tensor:
+    return torch.linspace(0, top, 6 * 27).view(6, 3, 3, 3)
+
+
+def convolution() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(27, 3))
+
+
+def test_float_images_up_to_255_produce_one_warning() -> None:
+    learner = SGD(convolution(), lr=1e-6)
+    with pytest.warns(UserWarning, match="255"):
+        learner.observe(images(255), LABELS[:6])
+    learner.observe(images(255), LABELS[:6])  # a warning would be an error here
+    with pytest.warns(UserWarning, match="255"):
+        fit(SGD(convolution(), lr=1e-6), [(images(255), LABELS[:6])])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "normalise"),
+    [
+        (images(1), None),
+        (images(255).byte(), None),
+        (images(255) - 100, None),
+        (images(1e4), None),
+        (images(255), lambda x: x / 255),
+        (images(255).flatten(1), None),
+    ],
+)
+def test_other_inputs_produce_no_warning(inputs: Tensor, normalise: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SGD(convolution(), lr=1e-9, normalise=normalise).observe(inputs, LABELS[:6])
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int64])
+def test_arrays_equal_tensors(dtype: Any) -> None:
+    array = np.arange(24).reshape(6, 4).astype(dtype)
+    tensor = torch.from_numpy(array.astype(np.float32 if dtype == np.float64 else dtype))
+    to_float = lambda x: x.float() / 255  # noqa: E731
+    one, other = (SGD(linear(), normalise=to_float) for _ in range(2))
+    one.observe(array, LABELS[:6].numpy())  # type: ignore[arg-type]
+    other.observe(tensor, LABELS[:6])
+    assert one.network.weight.equal(other.network.weight)  # type: ignore[operator,arg-type]
+    assert one.predict(array).equal(other.predict(tensor))
+
+
+def linear() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(4, 3)
+
+
+def test_float64_is_kept_for_a_network_in_float64() -> None:
+    learner = ER(linear().double(), buffer_size=4)
+    learner.observe(torch.rand(6, 4, dtype=torch.float64), LABELS[:6])
+    stored = learner.memory.contents()
+    assert stored is not None
+    assert stored.inputs.dtype == torch.float64
+
+
+def test_inference_tensors_are_learned() -> None:
+    with torch.inference_mode():
+        inputs = torch.rand(6, 4)
+    ER(linear(), buffer_size=4).observe(inputs, LABELS[:6])
+
+
+def test_padding_must_not_change() -> None:
+    learner = ER(Text(), buffer_size=6)
+    learner.observe(ENCODING, LABELS)
+    with pytest.raises(ValueError, match="pad"):
+        learner.observe({name: values[:, :3] for name, values in ENCODING.items()}, LABELS)
+
+
+def test_one_sample_with_batchnorm_is_refused_only_if_it_cannot_be_learned() -> None:
+    network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
+    learner = ER(network, buffer_size=6)
+    inputs = torch.rand(6, 4)
+    with pytest.raises(ValueError, match="BatchNorm"):
+        learner.observe(inputs[:1], LABELS[:1])
+    assert int(learner.steps) == 0
+    learner.observe(inputs, LABELS[:6])
+    learner.observe(inputs[:1], LABELS[:1])  # together with replayed samples
+    assert int(learner.steps) == 2
