@@ -29,7 +29,8 @@ class Network(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return logits [n, classes]."""
-        return self.head(self.last_block(self.backbone(x)).mean(dim=(2, 3)))
+        features: Tensor = self.last_block(self.backbone(x)).mean(dim=(2, 3))
+        return self.head(features)  # type: ignore[no-any-return]
 
 
 def pretrained(inputs: Tensor, labels: Tensor) -> Network:
@@ -60,7 +61,7 @@ def main() -> None:
     )
     for digit in range(5, 10):
         rows = (labels == digit).nonzero().squeeze(1)
-        for batch in rows.repeat(3).split(10):
+        for batch in torch.split(rows.repeat(3), 10):
             learner.observe(inputs[batch], labels[batch] - 5)
 
     new = digits.test.labels >= 5

@@ -215,6 +215,31 @@ class RaisesInStep(SGD):
         raise KeyError("no such part")
 
 
+class GrowsFromScratch(SGD):
+    def grow(self, classes: int) -> None:
+        super().grow(classes)
+        with torch.no_grad():
+            for parameter in self.network.parameters():
+                parameter.zero_()
+
+
+class GrowsTooFar(SGD):
+    def growth_for(self, labels: Tensor) -> int | None:
+        classes = super().growth_for(labels)
+        return None if classes is None else classes + 1
+
+
+class ForgetsItsGrowth(SGD):
+    def state_dict(self) -> State:
+        return {**super().state_dict(), "growth": {"added": 0, "seed": 0}}
+
+
+class ForgetsItsMomentum(SGD):
+    def state_dict(self) -> State:
+        state = super().state_dict()
+        return {**state, "optimizer": {**state["optimizer"], "state": {}}}
+
+
 class TakesOnlyTensors(SGD):
     def logits(self, x: Any) -> Tensor:
         return self.network(x)  # type: ignore[no-any-return]
@@ -274,6 +299,10 @@ BROKEN: list[tuple[type[Learner], LearnerCheck, str]] = [
     (ForgetsItsLastReading, learners.metrics_are_means_since_the_last_call, "a resumed learner"),
     (NeverReportsDivergence, learners.nonfinite_step_is_the_first_nonfinite_loss, "is 0 after NaN"),
     (LearnsNothing, learners.separable_classes_are_learned, "of 100 samples"),
+    (GrowsFromScratch, learners.growing_keeps_old_outputs, "old outputs have changed"),
+    (GrowsTooFar, learners.new_labels_grow_the_networks, "grown automatically and by grow"),
+    (ForgetsItsGrowth, learners.grown_learners_resume, "does not fit"),
+    (ForgetsItsMomentum, learners.optimizer_state_grows, "resumed: difference in"),
     (RaisesInStep, learners.steps_count_batches, "KeyError: 'no such part'"),
     (
         TakesOnlyTensors,

@@ -36,8 +36,8 @@ LOOP_HYPERPARAMETERS = {"batch": 32, "epochs": 1}
 """Hyperparameters of the training loop with their defaults; the others belong to the learner."""
 NOT_HYPERPARAMETERS = frozenset(
     (
-        *("seed", "optimizer", "augment", "normalise", "buffer_size", "buffer_bytes", "tasks"),
-        *("update", "grow", "head"),
+        *("seed", "optimizer", "augment", "normalise", "grow", "head", "tasks", "update"),
+        *("buffer_size", "buffer_bytes"),
     )
 )
 """Arguments of learners that are settings of their own, or not numbers."""

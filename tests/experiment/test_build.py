@@ -286,6 +286,36 @@ def test_a_run_of_a_users_method_stream_and_network_is_loaded(write: Write, tmp_
     learner.observe(torch.rand(4, 6), torch.tensor([0, 1, 2, 3]))
 
 
+@pytest.mark.parametrize("method", ["clser", "derpp"])
+def test_networks_grow_on_streams_that_do_not_state_their_classes(
+    method: str, write: Write, tmp_path: Path
+) -> None:
+    write(
+        "unknown",
+        """
+        import torch
+        from perdure import from_batches
+
+        def batches(*classes):
+            labels = torch.tensor(classes).repeat(16)
+            return list(zip(torch.eye(6)[labels].split(8), labels.split(8)))
+
+        def stream():
+            tasks = {"first": batches(0, 1), "second": batches(3), "third": batches(2, 4)}
+            return from_batches(tasks, shape=(6,), test=(torch.eye(6), torch.arange(6)))
+
+        def network(shape, classes):
+            assert classes == 1
+            return torch.nn.Linear(*shape, classes)
+        """,
+    )
+    config = resolve("unknown:stream", method, 20, network="unknown:network")
+    learner = load_run(train_one(config, tmp_path))
+    assert learner.predict_proba(torch.eye(6)).shape == (6, 5)
+    learner.observe(torch.eye(6), torch.arange(6))
+    assert learner.predict_proba(torch.eye(6)).shape == (6, 6)
+
+
 def test_folders_without_a_finished_run_are_refused(finished: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"config.json is missing: .* is not a finished run"):
         load_run(tmp_path)

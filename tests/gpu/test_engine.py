@@ -126,6 +126,23 @@ def test_capturable_methods_are_captured_with_the_eager_result(
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 
+@pytest.mark.parametrize("kind", [ER, CLSER, DERPP, ICaRL])
+def test_grown_networks_are_captured_again(kind: type[Learner]) -> None:
+    supply = batches(60)
+    for batch in supply[30:]:
+        batch.labels.add_(2)
+    results = []
+    for engine in (Eager("cuda", "fp32"), Captured("cuda", "fp32")):
+        learner = build(kind)
+        trained(engine, [learner], supply[:30])
+        learner.grow(6)
+        results.append(trained(engine, [learner], supply[30:])[0])
+    assert isinstance(engine, Captured)
+    (captured,) = engine.learners.values()
+    assert captured.captured_key == captured.key
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 def test_methods_that_cannot_be_captured_run_eagerly() -> None:
     supply = batches(12)
     engine = Captured("cuda", "fp32")

@@ -39,7 +39,8 @@ def _fits(what: str, samples: Samples, stream: Stream) -> None:
     )
     low, high = (int(label) for label in labels.aminmax())
     found = f"labels range from {low} to {high}; there are {stream.classes} classes"
-    require(low >= 0 and high < stream.classes, f"{what}: {found}")
+    known = not stream.classes or high < stream.classes  # 0: not known in advance
+    require(low >= 0 and known, f"{what}: {found}")
 
 
 def _all_equal(one: Sequence[Samples], other: Sequence[Samples]) -> bool:

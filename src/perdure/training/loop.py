@@ -220,7 +220,8 @@ def fit(
     """Train one learner and, if the data includes tests, evaluate it after each task.
 
     Args:
-        learner: The learner to train, in place.
+        learner: The learner to train, in place. With `grow=True` its network grows when labels
+            arrive for which it has no output.
         data: A stream, or any iterable of batches such as a `torch.utils.data.DataLoader`. A batch
             is a pair (inputs, labels), or a dict in which the key "labels" holds the labels and
             the others the inputs. An iterable is read once per epoch and used as a single task
