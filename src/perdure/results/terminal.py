@@ -11,9 +11,11 @@ from rich.table import Table
 
 from perdure.results.claims import (
     accuracy_retained,
+    accuracy_under_noise,
     calibration_error,
     distance_from_uniform,
     last_task_excess,
+    loss_under_noise,
     over_seeds,
 )
 from perdure.results.table import Setting, published_spread, spread_text
@@ -103,9 +105,11 @@ def analyses_table(settings: Sequence[Setting]) -> Table:
         "calibration error": calibration_error,
         "last task's excess": last_task_excess,
         "distance from uniform": distance_from_uniform,
+        "loss under noise": loss_under_noise,
+        "accuracy under noise": accuracy_under_noise,
         "retained under noise": accuracy_retained,
     }
-    title = "Analyses of the answering network, over seeds; shares from 0 to 1"
+    title = "Analyses of the answering network, over seeds; shares from 0 to 1, accuracy in percent"
     table = Table("stream", "method", "seeds", title=title, min_width=len(title))
     for name in measures:
         table.add_column(name, justify="right")
