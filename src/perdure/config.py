@@ -275,6 +275,11 @@ class RunConfig:
         run = presets.gcil_run(self.method, self.stream, self.buffer_size)
         return (PUBLISHED,) if run is not None and run.reads else (None, entry.seed)
 
+    def published_task_il(self) -> presets.Figure | None:
+        """The published Task-IL accuracy for these settings; None if there is none."""
+        found = presets.readme_figures("task_il", self.stream, self.method, self.buffer_size)
+        return found[0] if found and self.is_published else None
+
     @property
     def is_published(self) -> bool:
         """Whether the paper reports a figure for exactly these settings."""

@@ -197,6 +197,12 @@ class Setting:
         name = predictor or self.predictors[0]
         return figures_for(self.config, name, name == self.predictors[0], table)
 
+    def task_il_figure(self, predictor: str | None = None) -> Figure | None:
+        """The published Task-IL accuracy of the answering network, if there is one."""
+        if not (self.complete and self.predictors):
+            return None
+        return self.config.published_task_il() if predictor in (None, self.predictors[0]) else None
+
     def verdict(self, predictor: str | None = None, table: str | None = None) -> Verdict | None:
         """The comparison with the first of `figures`, if there is one."""
         ours, figures = self.spread(predictor), self.figures(predictor, table)

@@ -61,6 +61,7 @@ def results_table(
         "Class-IL": True,
         "published": any(s.figures(p) for s in settings for p in _rows(s, by_predictor)),
         "Task-IL": any(s.spread(kind="task_il") for s in settings),
+        "published Task-IL": any(s.task_il_figure() for s in settings),
         "last test": any(s.tests_overlap for s in settings),
     }
     found = Table(title=escape(title), min_width=len(title))
@@ -74,6 +75,7 @@ def results_table(
             found.add_section()
         for i, predictor in enumerate(_rows(setting, by_predictor)):
             figures = setting.figures(predictor, table) or setting.figures(predictor)
+            task_il = setting.task_il_figure(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
             departures = (f"{k.replace('_', ' ')} {v:g}" for k, v in config.departures().items())
             cells = {
@@ -86,6 +88,7 @@ def results_table(
                 "Class-IL": spread_text(setting.spread(predictor)),
                 "published": "; ".join(str(published_spread(f)) for f in figures) or "–",
                 "Task-IL": spread_text(setting.spread(predictor, "task_il")),
+                "published Task-IL": "–" if task_il is None else str(published_spread(task_il)),
                 "last test": spread_text(setting.spread(predictor, key="last_test")),
             }
             if i:
