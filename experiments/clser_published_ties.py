@@ -21,12 +21,13 @@ from torch import Tensor
 
 from perdure import CLSER
 from perdure.learners.consistency import ReplayLogits
+from perdure.structures import Inputs
 
 
 class PublishedTies(CLSER):
     """CLS-ER with the published code's choice between the memories."""
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+    def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """The stable memory's logits where its probability is strictly greater."""
         plastic, stable = self.plastic(x), self.stable(x)
         own = y.unsqueeze(1)
