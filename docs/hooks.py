@@ -2,19 +2,24 @@
 
 Pages link to source files by relative path, which works wherever the repository is browsed. MkDocs
 knows only files in docs/, so each linked file becomes a page `source/PATH.md` in the site; a link
-to a folder becomes plain text. `Doctests` shows the examples in docstrings as code.
+to a folder becomes plain text. The page of all results is filled from the stored ones
+(`results_site.py`). `Doctests` shows the examples in docstrings as code.
 """
 
 from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from pathlib import Path
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
+
+sys.path.insert(0, str(Path(__file__).parent))
+import results_site
 
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\[([^\]\n]*)\]\(((?:\.\./)+[^)#\s]+)\)")
@@ -45,7 +50,9 @@ def _path_in_repository(page: str, link: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add a page for each source file that a page links to."""
+    """Add a page for each source file that a page links to, and the stored results as JSON."""
+    for address, content in results_site.json_files(results_site.stored()[0]).items():
+        files.append(File.generated(config, address, content=content))
     for page in list(files.documentation_pages()):
         for _, link in LINK.findall(page.content_string):
             path = _path_in_repository(page.src_uri, link)
@@ -60,7 +67,10 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Replace links to source files by links to their pages."""
+    """Replace links to source files by links to their pages, and fill in the results."""
+    if results_site.MARK in markdown:
+        filled = results_site.rows_html(*results_site.stored())
+        markdown = markdown.replace(results_site.MARK, filled)
     folder = posixpath.dirname(page.file.src_uri) or "."
 
     def replace(match: re.Match[str]) -> str:

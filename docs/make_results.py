@@ -3,9 +3,10 @@
     python docs/make_results.py [--check]
 
 A table is written between `<!-- table NAME -->` and `<!-- end -->`, where NAME is a stream, a
-method, `components`, `sensitivity` or `overview`. Its numbers come from the run folders in
-results/runs, and from results/mnist.jsonl for the MNIST streams. With --check, pages are not
-changed; the exit status is 1 if any table is out of date.
+method, `components`, `sensitivity`, `task-il` or `overview`. Its numbers come from the run folders
+in results/runs, and from results/mnist.jsonl for the MNIST streams. With --check, pages are not
+changed; the exit status is 1 if any table is out of date. `results_site.py` builds the page with
+all rows from the same records.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Any
 
 from perdure import catalog
 from perdure.config import RunConfig, default_hyperparameters
-from perdure.presets import Figure, gcil_run, published_code_figures
+from perdure.presets import Figure, gcil_run, published_code_figures, readme_figures
 from perdure.results import Spread, collect, verdict
 from perdure.results.table import figures_for, published_spread, spread_text
 
@@ -38,9 +39,16 @@ class Row:
     """The results of one configuration."""
 
     config: RunConfig
-    seeds: int
+    hash: str
+    seeds: list[int]
     accuracy: dict[str, Spread]
     """By predictor, the answering one first."""
+    task_il: Spread | None
+    """Of the answering network."""
+    seconds: float | None
+    """Time of all runs together."""
+    files: dict[str, Path | str]
+    """By label: a JSON file of the repository, or JSON text."""
     last_test: Spread | None = None
 
     @property
@@ -49,16 +57,31 @@ class Row:
         return next(iter(self.accuracy.values()))
 
     @property
+    def method(self) -> str:
+        """The method's name; of an experiment, the name of its class."""
+        return self.config.method_title.rpartition(":")[2]
+
+    @property
     def label(self) -> str:
-        """The method, with the hyperparameters that depart from the published ones."""
+        """The method, with whatever departs from the published settings."""
+        parts = [self.stream_note] if self.stream_note else []
+        if self.config.method in catalog.METHODS:
+            departures = self.config.departures().items()
+            parts += [f"{name.replace('_', ' ')} {value:g}" for name, value in departures]
+        parts += ["float32"] if self.other_precision else []
+        return f"{self.method} ({', '.join(parts)})" if parts else self.method
+
+    @property
+    def stream_note(self) -> str:
+        """Which stream this is, if the paper's runs of the method did not see the fixed one."""
         config = self.config
-        parts = [
-            f"{name.replace('_', ' ')} {value:g}" for name, value in config.departures().items()
-        ]
         run = gcil_run(config.method, config.stream, config.buffer_size)
-        if run is not None and run.reads:  # the paper's runs did not see the fixed stream
-            parts.insert(0, f"{config.stream_seed or 'fixed'} stream")
-        return f"{config.method_title} ({', '.join(parts)})" if parts else config.method_title
+        return f"{config.stream_seed or 'fixed'} stream" if run is not None and run.reads else ""
+
+    @property
+    def other_precision(self) -> bool:
+        """Whether this was trained in float32 although a GPU uses bf16 by default."""
+        return bool(self.config.precision != self.config.usual()["precision"])
 
     @property
     def buffer(self) -> str:
@@ -82,26 +105,35 @@ def read(folder: Path) -> list[Row]:
     rows = [
         Row(
             setting.config,
-            len(setting.runs),
+            setting.config.hash,
+            setting.seeds,
             {name: spread for name in setting.predictors if (spread := setting.spread(name))},
+            setting.spread(kind="task_il"),
+            setting.seconds(),
+            {f"seed {run.seed}": run.folder.path / "result.json" for run in setting.runs},
             setting.spread(key="last_test") if setting.tests_overlap else None,
         )
         for setting in collect([folder / "runs"]).settings
     ]
     for line in (folder / "mnist.jsonl").read_text(encoding="utf-8").splitlines():
-        rows.append(_from_summary(json.loads(line)))
+        rows.append(_from_summary(line))
     streams, methods = list(catalog.STREAMS), list(catalog.METHODS)
 
     def order(row: Row) -> tuple[Any, ...]:
         config = row.config
-        place = streams.index(config.stream), methods.index(config.method)
-        return *place, config.buffer_size or 0, sorted(config.departures().items())
+        place = streams.index(config.stream), _place(methods, config.method), config.method
+        return *place, config.buffer_size or 0, sorted(config.departures().items()), row.hash
 
     return sorted(rows, key=order)
 
 
-def _from_summary(summary: dict[str, Any]) -> Row:
+def _place(names: Sequence[str], name: str) -> int:
+    return names.index(name) if name in names else len(names)
+
+
+def _from_summary(line: str) -> Row:
     """A line that `Setting.summary` wrote."""
+    summary: dict[str, Any] = json.loads(line)
     stream, method, size, data = (summary[k] for k in ("stream", "method", "buffer_size", "data"))
     usual = default_hyperparameters(stream, method, size, data).values
     config = RunConfig(
@@ -113,12 +145,18 @@ def _from_summary(summary: dict[str, Any]) -> Row:
         buffer_size=size,
         hyperparameters={**usual, **summary.get("departures", {})},
     )
-    seeds = len(summary["seeds"])
-    accuracy = {
-        name: Spread(found["class_il"]["mean"], found["class_il"]["std"], seeds)
-        for name, found in summary["predictors"].items()
-    }
-    return Row(config, seeds, accuracy)
+    seeds: list[int] = summary["seeds"]
+
+    def spread(found: dict[str, float | None]) -> Spread | None:
+        mean = found["mean"]
+        return None if mean is None else Spread(mean, found["std"], len(seeds))
+
+    predictors: dict[str, Any] = summary["predictors"]
+    accuracy = {name: ours for name, p in predictors.items() if (ours := spread(p["class_il"]))}
+    task_il = spread(next(iter(predictors.values()))["task_il"])
+    text = json.dumps(summary, indent=1)
+    files: dict[str, Path | str] = {"all seeds": text}
+    return Row(config, summary["hash"], seeds, accuracy, task_il, summary["seconds"], files)
 
 
 def published(row: Row) -> str:
@@ -131,6 +169,10 @@ def published(row: Row) -> str:
         if (figure.stream, figure.method, figure.buffer_size)
         == (config.stream, config.method, config.buffer_size)
         and config.is_published
+    ]
+    parts += [
+        f"{published_spread(figure)} (README; settings not released)"
+        for figure in readme_figures("class_il", config.stream, config.method, config.buffer_size)
     ]
     return "; ".join(parts) or "–"
 
@@ -146,6 +188,8 @@ def verdict_text(row: Row) -> str:
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """A Markdown table."""
+    if not rows:
+        return "Not run yet.\n"
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -159,7 +203,7 @@ def stream_table(rows: Sequence[Row], stream: str) -> str:
     cells = [
         [
             *(row.label, row.buffer, next(iter(row.accuracy)), str(row.ours)),
-            *(spread_text(row.last_test), str(row.seeds), published(row), verdict_text(row)),
+            *(spread_text(row.last_test), str(len(row.seeds)), published(row), verdict_text(row)),
         ]
         for row in chosen
     ]
@@ -175,7 +219,7 @@ def method_table(rows: Sequence[Row], method: str) -> str:
         ("stream", "method", "buffer", "ours", "seeds", "published", "verdict"),
         [
             (
-                *(row.config.stream, row.label, row.buffer, str(row.ours), str(row.seeds)),
+                *(row.config.stream, row.label, row.buffer, str(row.ours), str(len(row.seeds))),
                 *(published(row), verdict_text(row)),
             )
             for row in rows
@@ -188,12 +232,13 @@ def components(rows: Sequence[Row]) -> str:
     """Table S1: the three networks of CLS-ER."""
     cells = []
     for row in rows:
-        if row.config.method != "clser" or row.is_sweep:
+        if row.config.method != "clser" or row.is_sweep or row.other_precision:
             continue
         theirs = [row.figures(name, "S1") for name in NETWORKS]
         means = ", ".join(f"{found[0].mean:.2f}" for found in theirs if found)
         ours = [spread_text(row.accuracy.get(name)) for name in NETWORKS]
-        cells.append((row.config.stream, row.buffer, *ours, means or "–"))
+        note = f" ({row.stream_note})" if row.stream_note else ""
+        cells.append((row.config.stream + note, row.buffer, *ours, means or "–"))
     return table(("stream", "buffer", *NETWORKS, "published: stable, plastic, working"), cells)
 
 
@@ -206,9 +251,21 @@ def sensitivity(rows: Sequence[Row]) -> str:
             values = [f"{row.config.hyperparameters[name]:g}" for name in SWEPT]
             ours = [str(row.accuracy[name]) for name in NETWORKS]
             means = ", ".join(f"{found[0].mean:.2f}" for found in theirs)
-            cells.append((*values, *ours, str(row.seeds), means))
+            cells.append((*values, *ours, str(len(row.seeds)), means))
     head = ("λ", "r_S", "r_P", *NETWORKS, "seeds", "published: stable, plastic, working")
     return table(head, sorted(cells))
+
+
+def task_il(rows: Sequence[Row]) -> str:
+    """Task-IL accuracy next to that in the README of the published code."""
+    cells = []
+    for row in rows:
+        figure = row.config.published_task_il()
+        if figure is not None and row.task_il is not None and not row.other_precision:
+            ours, theirs = str(row.task_il), str(published_spread(figure))
+            found = verdict(row.task_il, figure).status
+            cells.append((row.config.stream, row.buffer, ours, str(len(row.seeds)), theirs, found))
+    return table(("stream", "buffer", "ours", "seeds", "published", "verdict"), cells)
 
 
 def overview(rows: Sequence[Row]) -> str:
@@ -216,7 +273,8 @@ def overview(rows: Sequence[Row]) -> str:
     found = {
         (row.config.method, row.config.stream): row
         for row in rows
-        if row.config.buffer_size in (None, OVERVIEW_BUFFER) and not row.config.departures()
+        if row.config.buffer_size in (None, OVERVIEW_BUFFER)
+        and not (row.config.departures() or row.other_precision)
     }
     cells = []
     for method in OVERVIEW_METHODS:
@@ -236,7 +294,12 @@ def make_table(rows: Sequence[Row], name: str) -> str:
         return stream_table(rows, name)
     if name in catalog.METHODS:
         return method_table(rows, name)
-    others = {"components": components, "sensitivity": sensitivity, "overview": overview}
+    others = {
+        "components": components,
+        "sensitivity": sensitivity,
+        "task-il": task_il,
+        "overview": overview,
+    }
     if name not in others:
         raise ValueError(f"there is no table {name!r}")
     return others[name](rows)

@@ -203,7 +203,7 @@ def test_pages_fit_the_screen_and_load_nothing_from_other_hosts(
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         try:
-            for path in ("", "results/", "reference/learners/"):
+            for path in ("", "results/", "all-results/", "reference/learners/"):
                 page = open_page(f"http://127.0.0.1:{server.server_port}/{path}", width=width)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 assert page.locator("h1").count() == 1

@@ -117,6 +117,18 @@ class RunConfig:
             if field.metadata["role"] in roles
         }
 
+    def comparable(self) -> dict[str, Any]:
+        """What must agree for results to be comparable.
+
+        The settings with the role "comparison" and, for a published stream, what it depends on.
+        """
+        found = self.select("comparison")
+        if self.stream_seed == PUBLISHED:
+            run = presets.gcil_run(self.method, self.stream, self.buffer_size)
+            found |= {"buffer_size": self.buffer_size, "reads": None if run is None else run.reads}
+            found |= {"batch": self.batch, "epochs": self.epochs}
+        return found
+
     def identity(self) -> dict[str, Any]:
         """The settings that determine a run's numbers."""
         found = self.select("comparison", "method", "execution")
@@ -176,10 +188,9 @@ class RunConfig:
         """Whether runs of the two can take their steps side by side in one process."""
 
         def shared(config: RunConfig) -> tuple[Any, ...]:
-            settings = config.select("comparison", "execution")
+            settings = {**config.comparable(), **config.select("execution")}
             joint = catalog.is_joint(config.method)
-            draws = config.memory_draws()  # runs with different ones have different streams
-            return settings, config.data_root, config.batch, config.epochs, joint, draws
+            return settings, config.data_root, config.batch, config.epochs, joint
 
         return shared(self) == shared(other)
 
@@ -291,6 +302,11 @@ class RunConfig:
         """The stream seeds that give the stream of the paper's runs."""
         run = presets.gcil_run(self.method, self.stream, self.buffer_size)
         return (PUBLISHED,) if run is not None and run.reads else (None, entry.seed)
+
+    def published_task_il(self) -> presets.Figure | None:
+        """The published Task-IL accuracy for these settings; None if there is none."""
+        found = presets.readme_figures("task_il", self.stream, self.method, self.buffer_size)
+        return found[0] if found and self.is_published else None
 
     @property
     def is_published(self) -> bool:

@@ -103,6 +103,7 @@ def analysis(
     *,
     ece: float = 0.1,
     accuracy: Sequence[float] = (90.0, 45.0),
+    loss: Sequence[float] | None = None,
     sigmas: Sequence[float] = (0.0, 0.1),
     mass: Sequence[float] = (0.5, 0.5),
     kind: Literal["task", "class"] = "task",
@@ -122,7 +123,7 @@ def analysis(
             samples=100,
             accuracy=[*accuracy],
             accuracy_std=stds,
-            loss=stds,
+            loss=stds if loss is None else [*loss],
             loss_std=stds,
         ),
     )

@@ -186,6 +186,32 @@ def test_gcil_figures_belong_to_the_stream_that_the_method_saw(
         assert draws == MemoryDraws(buffer_size, 2 if method == "derpp" else 1, 100, 32)
 
 
+def test_runs_with_different_published_streams_are_not_compared() -> None:
+    gcil: dict[str, Any] = {"stream": "gcil-cifar100-uniform", "stream_seed": "published"}
+    runs = [
+        record("er", buffer_size=500, **gcil),
+        record("clser", buffer_size=500, **gcil),
+        record("derpp", buffer_size=500, **gcil),
+        record("er", buffer_size=200, **gcil),
+    ]
+    found = [
+        {(s.config.method, s.config.buffer_size) for s in comparison.settings}
+        for comparison in collection(*runs).comparisons
+    ]
+    assert sorted(map(len, found)) == [1, 1, 2]
+    assert {("er", 500), ("clser", 500)} in found
+
+
+def test_the_published_task_il_accuracy_is_that_of_the_answering_network() -> None:
+    found = setting(record())
+    figure = found.task_il_figure()
+    assert figure is not None
+    assert figure.mean == 98.95
+    assert found.task_il_figure("working") is None
+    assert setting(record(hyperparameters={"lr": 0.5})).task_il_figure() is None
+    assert setting(record("er")).task_il_figure() is None
+
+
 def test_runs_with_different_published_streams_are_not_trained_side_by_side() -> None:
     def config(method: str, buffer_size: int) -> RunConfig:
         return record(

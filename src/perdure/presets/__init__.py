@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from types import EllipsisType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 _PUBLISHED = frozenset(
     (
@@ -42,6 +42,8 @@ _SIMILAR_STREAMS = {
     "gcil-cifar100-longtail": "gcil-cifar100-uniform",
 }
 _MEASURED = "measured from the published code"
+README = "README of the published code"
+"""What `Figure.table` is for figures that are not in the paper."""
 
 
 @cache
@@ -182,7 +184,7 @@ class Figure:
     """A published accuracy.
 
     Attributes:
-        table: Number of the paper's table ("1" to "S3"), or "measured from the published code".
+        table: Number of the paper's table ("1" to "S3"), or where else the figure comes from.
         stream: The stream's name.
         method: The method's name.
         buffer_size: None for methods without a memory.
@@ -232,6 +234,24 @@ def paper_figures(
         and method in (None, figure.method)
         and buffer_size in (..., figure.buffer_size)
         and predictor in (None, figure.predictor)
+    ]
+
+
+def readme_figures(
+    kind: Literal["class_il", "task_il"], stream: str, method: str, buffer_size: int | None
+) -> list[Figure]:
+    """Figures that only the README of the published code has: at most one.
+
+    >>> [f.mean for f in readme_figures("task_il", "s-cifar10", "clser", 500)]
+    [94.94]
+    """
+    tables = _read("paper")["readme"][kind]
+    return [
+        figure
+        for name, rows in tables.items()
+        if name == stream
+        for figure in _table(README, name, **rows)
+        if (figure.method, figure.buffer_size) == (method, buffer_size)
     ]
 
 

@@ -134,6 +134,7 @@ def results(comparison: Comparison) -> Table:
     for setting in comparison.settings:
         _, bracket, differs = setting.label.partition(" (")  # the buffer size has its own column
         compared: tuple[Value, Value, Value] = (None, None, None)
+        task_il = setting.task_il_figure()
         if verdict := setting.verdict():
             difference = f"{verdict.difference:+.2f}".replace("-", "−")
             compared = (
@@ -150,6 +151,7 @@ def results(comparison: Comparison) -> Table:
                 "seeds": len(setting.runs),
                 **dict(zip(("published", "difference", "verdict"), compared, strict=True)),
                 "Task-IL": setting.spread(kind="task_il"),
+                "published Task-IL": published_spread(task_il) if task_il else None,
                 "last test": setting.spread(key="last_test") if setting.tests_overlap else None,
                 "forgetting": setting.spread(key="forgetting"),
             }

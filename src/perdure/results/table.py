@@ -197,6 +197,12 @@ class Setting:
         name = predictor or self.predictors[0]
         return figures_for(self.config, name, name == self.predictors[0], table)
 
+    def task_il_figure(self, predictor: str | None = None) -> Figure | None:
+        """The published Task-IL accuracy of the answering network, if there is one."""
+        if not (self.complete and self.predictors):
+            return None
+        return self.config.published_task_il() if predictor in (None, self.predictors[0]) else None
+
     def verdict(self, predictor: str | None = None, table: str | None = None) -> Verdict | None:
         """The comparison with the first of `figures`, if there is one."""
         ours, figures = self.spread(predictor), self.figures(predictor, table)
@@ -328,7 +334,7 @@ def group(runs: Iterable[RunRecord], skipped: Iterable[SkippedFolder] = ()) -> C
     by_comparison: dict[str, list[Setting]] = {}
     for seeds in by_config.values():
         setting = Setting(tuple(seeds[seed] for seed in sorted(seeds)))
-        shared = json.dumps(setting.config.select("comparison"), sort_keys=True)
+        shared = json.dumps(setting.config.comparable(), sort_keys=True)
         by_comparison.setdefault(shared, []).append(setting)
     comparisons: list[Comparison] = []
     for settings in by_comparison.values():
@@ -357,8 +363,11 @@ def _comparison_name(setting: Setting) -> str:
     for name, value in config.non_defaults().items():
         if name in known:
             text = _CONDITIONS.get(name, name.replace("_", " ") + " {}")
-            published = (name, value) == ("stream_seed", PUBLISHED)
-            parts.append("published streams" if published else text.format(value))
+            parts.append(text.format(value))
+    if config.stream_seed == PUBLISHED:  # also depends on the learner
+        depends = config.comparable()
+        parts += [f"buffer {depends['buffer_size']}", f"{depends['reads']} read per step"]
+        parts += [f"{config.epochs} epochs"]
     return f"{config.stream} ({', '.join(parts)})" if parts else config.stream
 
 

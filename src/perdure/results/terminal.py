@@ -11,9 +11,11 @@ from rich.table import Table
 
 from perdure.results.claims import (
     accuracy_retained,
+    accuracy_under_noise,
     calibration_error,
     distance_from_uniform,
     last_task_excess,
+    loss_under_noise,
     over_seeds,
 )
 from perdure.results.table import Setting, published_spread, spread_text
@@ -59,6 +61,7 @@ def results_table(
         "Class-IL": True,
         "published": any(s.figures(p) for s in settings for p in _rows(s, by_predictor)),
         "Task-IL": any(s.spread(kind="task_il") for s in settings),
+        "published Task-IL": any(s.task_il_figure() for s in settings),
         "last test": any(s.tests_overlap for s in settings),
     }
     found = Table(title=escape(title), min_width=len(title))
@@ -72,6 +75,7 @@ def results_table(
             found.add_section()
         for i, predictor in enumerate(_rows(setting, by_predictor)):
             figures = setting.figures(predictor, table) or setting.figures(predictor)
+            task_il = setting.task_il_figure(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
             departures = (f"{k.replace('_', ' ')} {v:g}" for k, v in config.departures().items())
             cells = {
@@ -84,6 +88,7 @@ def results_table(
                 "Class-IL": spread_text(setting.spread(predictor)),
                 "published": "; ".join(str(published_spread(f)) for f in figures) or "–",
                 "Task-IL": spread_text(setting.spread(predictor, "task_il")),
+                "published Task-IL": "–" if task_il is None else str(published_spread(task_il)),
                 "last test": spread_text(setting.spread(predictor, key="last_test")),
             }
             if i:
@@ -103,9 +108,11 @@ def analyses_table(settings: Sequence[Setting]) -> Table:
         "calibration error": calibration_error,
         "last task's excess": last_task_excess,
         "distance from uniform": distance_from_uniform,
+        "loss under noise": loss_under_noise,
+        "accuracy under noise": accuracy_under_noise,
         "retained under noise": accuracy_retained,
     }
-    title = "Analyses of the answering network, over seeds; shares from 0 to 1"
+    title = "Analyses of the answering network, over seeds; shares from 0 to 1, accuracy in percent"
     table = Table("stream", "method", "seeds", title=title, min_width=len(title))
     for name in measures:
         table.add_column(name, justify="right")

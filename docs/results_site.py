@@ -1,0 +1,155 @@
+"""The rows of the page "All results", built from ../results when the documentation is built.
+
+`hooks.py` replaces the line `<!-- all results -->` of all-results.md by `rows_html` and adds the
+JSON files that the rows link to.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import subprocess
+import tomllib
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from make_results import ROOT, Row, published, read
+
+from perdure.results import verdict
+
+MARK = "<!-- all results -->"
+UNKNOWN = "The reason is not known."
+NO_FIGURE = {
+    "fixed": "The paper's runs saw another stream, so its figure does not apply.",
+    "settings": "The paper has no figure for these settings.",
+    "readme": "The settings behind the published figure are not released.",
+}
+
+
+def rows_html(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> str:
+    """A table with one row per setting, grouped by stream."""
+    head = ("method", "buffer", "ours", "seeds", "published", "verdict", "how it was made")
+    lines = []
+    for stream in dict.fromkeys(row.config.stream for row in rows):
+        lines += [f"## {stream}", "", '<div class="all-results"><table><thead><tr>']
+        lines += [f"<th>{name}</th>" for name in head]
+        lines += ["</tr></thead><tbody>"]
+        lines += [_row(row, reasons) for row in rows if row.config.stream == stream]
+        lines += ["</tbody></table></div>", ""]
+    return "\n".join(lines)
+
+
+def _row(row: Row, reasons: Sequence[Mapping[str, Any]]) -> str:
+    cells = [
+        escape(row.label),
+        row.buffer,
+        str(row.ours),
+        str(len(row.seeds)),
+        escape(published(row)),
+        " ".join(badge(row, reasons)),
+        details(row),
+    ]
+    return f'<tr id="{row.hash}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+
+
+def badge(row: Row, reasons: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """The badge of a row, and what explains it."""
+    figures = row.figures()
+    if not figures:
+        why = "fixed" if row.stream_note.startswith("fixed") else "settings"
+        why = "readme" if published(row) != "–" else why
+        return _badge("none", "no published figure"), NO_FIGURE[why]
+    found = verdict(row.ours, figures[0])
+    difference = f"{found.difference:+.2f} points.".replace("-", "−")
+    if found.status == "agrees":
+        return _badge("verified", "verified"), difference
+    text, page = reason(row, reasons)
+    link = f' <a href="{_address(page)}">More</a>' if page else ""
+    name = f"not reproducible: {found.status}"
+    return _badge("deviates", name), f"{difference} {escape(text)}{link}"
+
+
+def _badge(kind: str, text: str) -> str:
+    return f'<span class="badge {kind}">{text}</span>'
+
+
+def _address(page: str) -> str:
+    """The address of a page of the site, relative to that of this page."""
+    path, _, anchor = page.partition("#")
+    return f"../{path.removesuffix('.md')}/{'#' if anchor else ''}{anchor}"
+
+
+def reason(row: Row, reasons: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
+    """Why a result differs from the published one, and the page that says more."""
+    config = row.config
+    for found in reversed(reasons):
+        sizes = found.get("buffer_sizes", [config.buffer_size])
+        if (
+            config.stream in found["streams"]
+            and config.method in found["methods"]
+            and config.buffer_size in sizes
+        ):
+            return found["reason"], found["page"]
+    return UNKNOWN, ""
+
+
+def details(row: Row) -> str:
+    """Command, hash, commit, time and files of a row, folded."""
+    device = "GPU" if row.config.device == "cuda" else "CPU"
+    time = "unknown" if row.seconds is None else f"{row.seconds:,.0f}"
+    links = ", ".join(
+        f'<a href="../{address}">{escape(label)}</a>' for label, address in addresses(row).items()
+    )
+    lines = [
+        f"<code>{escape(row.config.command(row.seeds))}</code>",
+        f"configuration <code>{row.hash}</code>, commit <code>{commit(row)}</code>",
+        f"{device} seconds, all seeds: {time}",
+        f"JSON: {links}",
+    ]
+    return f"<details><summary>{row.hash}</summary>{'<br>'.join(lines)}</details>"
+
+
+def addresses(row: Row) -> dict[str, str]:
+    """Where the site has the JSON files of a row, by label."""
+    name = re.sub(r"[^\w-]+", "-", f"{row.config.method}-{row.config.buffer_size}-{row.hash}")
+    folder = f"runs/{row.config.stream}/{name}"
+    return {label: f"{folder}/{label.replace(' ', '-')}.json" for label in row.files}
+
+
+def json_files(rows: Sequence[Row]) -> dict[str, str]:
+    """The content of the JSON files that the rows link to, by address."""
+    return {
+        address: file if isinstance(file, str) else file.read_text(encoding="utf-8")
+        for row in rows
+        for file, address in zip(row.files.values(), addresses(row).values(), strict=True)
+    }
+
+
+def commit(row: Row) -> str:
+    """The commit that stored the newest run of a row; a dash outside a repository."""
+    places = [file for file in row.files.values() if isinstance(file, Path)]
+    if places:
+        return _git("log", "-1", "--format=%h", "--", *map(str, places)) or "–"
+    return _line_commits().get(row.hash, "–")
+
+
+@functools.cache
+def _line_commits() -> dict[str, str]:
+    """By configuration, the commit that stored its line of mnist.jsonl."""
+    lines = _git("blame", "-s", "--abbrev=6", "--", "results/mnist.jsonl").splitlines()
+    found = (re.match(r"\^?(\w+).*?\"hash\": \"(\w+)\"", line) for line in lines)
+    return {match[2]: match[1][:7] for match in found if match}
+
+
+def _git(*words: str) -> str:
+    ended = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=False)
+    return ended.stdout.strip() if ended.returncode == 0 else ""
+
+
+@functools.cache
+def stored() -> tuple[list[Row], list[dict[str, Any]]]:
+    """The stored results, and the reasons for deviations."""
+    text = (ROOT / "results" / "reasons.toml").read_text(encoding="utf-8")
+    return read(ROOT / "results"), tomllib.loads(text)["reasons"]
