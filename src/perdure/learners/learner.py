@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from perdure.learners.export import export
 from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
 from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
@@ -340,6 +341,26 @@ class Learner(ABC):
         if self._input_spec is None:
             self._probe(inputs)
         return next(iter(self.predictors().values()))(inputs.to(self.device))
+
+    def export(self, path: str | Path, example: Tensor) -> None:
+        """Write the network that answers `predict`, with its normalisation, for serving.
+
+        The file contains no stored samples. The exported model takes raw inputs of any batch size
+        and returns logits.
+
+        Args:
+            path: File to write or replace; `.onnx` for ONNX, `.pt2` for `torch.export`.
+            example: Raw inputs [n, ...] of any batch size; the values do not matter.
+
+        Raises:
+            ValueError: If the file has another suffix, a package is missing, or the network does
+                not accept the example or cannot be traced.
+        """
+        check_inputs(example, self._input_spec, values=False)
+        if self._input_spec is None:
+            self._probe(example)
+        answering = next(iter(self.predictors().values()))
+        export(Path(path), answering.module, answering.normalise, example)
 
     # -- input checks -----------------------------------------------------------------------
 

@@ -118,7 +118,7 @@ class NearestMeanClassifier(nn.Module):
         head = _last_linear(self.network)
         with head.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0])):
             self.network(x)
-        if not captured or captured[-1].shape != (len(x), head.in_features):
+        if not captured or captured[-1].shape != (x.shape[0], head.in_features):
             raise ValueError(
                 "the network's last linear layer does not receive one feature vector per sample"
             )
