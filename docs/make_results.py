@@ -98,6 +98,8 @@ def read(folder: Path) -> list[Row]:
 def _from_summary(summary: dict[str, Any]) -> Row:
     """A line that `Setting.summary` wrote."""
     stream, method, size, data = (summary[k] for k in ("stream", "method", "buffer_size", "data"))
+    if method not in catalog.METHODS:  # a user's own would be imported
+        raise ValueError(f"unknown method {method!r} in a summary")
     usual = default_hyperparameters(stream, method, size, data).values
     config = RunConfig(
         stream=stream,

@@ -279,7 +279,10 @@ def test_a_run_of_a_users_method_stream_and_network_is_loaded(write: Write, tmp_
         """,
     )
     config = resolve("mine:stream", "mine:Mine", 10, network="mine:network", given={"strength": 3})
-    learner = load_run(train_one(config, tmp_path))
+    folder = train_one(config, tmp_path)
+    with pytest.raises(ValueError, match=r"mine:stream.*trust_code"):
+        load_run(folder)
+    learner = load_run(folder, trust_code=True)
     assert type(learner).__name__ == "Mine"
     assert learner.strength == 3  # type: ignore[attr-defined]
     assert torch.equal(learner.normalise(torch.ones(2)), torch.ones(2) / 2)

@@ -202,7 +202,17 @@ def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
     }
 
 
-def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
+def refuse_user_code(config: RunConfig, folder: Path) -> None:
+    """Raise ValueError if loading the run would import code that is not part of perdure."""
+    for what, name in config.user_code().items():
+        raise ValueError(
+            f"{folder} names the {what} {name!r}, which is not part of perdure, and loading it runs "
+            "its code; if you trust the folder, use trust_code=True (--trust-code on the command "
+            "line)"
+        )
+
+
+def load_run(folder: str | Path, *, device: str = "cpu", trust_code: bool = False) -> Learner:
     """The learner of a finished run, ready to predict or to continue learning.
 
     The data is not needed, unless the stream is a user's own, which defines how inputs are
@@ -211,12 +221,17 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
     Args:
         folder: The run's folder.
         device: Where to put the learner.
+        trust_code: Whether to import the stream, network or method that the folder names as
+            `module:name`. This runs code that whoever wrote the folder chose.
 
     Raises:
-        ValueError: If the folder is not a finished run, or a file is missing or damaged.
+        ValueError: If the folder is not a finished run, a file is missing or damaged, or it names
+            code that is not part of perdure and `trust_code` is False.
     """
     run = RunFolder(Path(folder))
     config, facts = run.read("config.json", RunConfig), run.read("config.json", Facts)
+    if not trust_code:
+        refuse_user_code(config, run.path)
     run.read("result.json", Result)
     if not run.has_networks:
         raise ValueError(f"{run.path} does not contain {LEARNER_FILE}: its networks were not kept")
