@@ -50,8 +50,8 @@ def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 FORGED: dict[str, dict[str, Any]] = {
     "network": {"network": "evil:call"},
     "method": {"method": "evil:call"},
-    "stream": {"stream": "evil:call", "dataset": None},
-    "stream with a dataset": {"stream": "evil:call"},
+    "stream": {"stream": "evil:call", "dataset": None, "normalise": "own()"},
+    "stream with a dataset": {"stream": "evil:call", "normalise": "own()"},
     "a shell command": {"network": "subprocess:call", "shape": ["touch", "harm"]},
 }
 

@@ -31,8 +31,9 @@ class ContinualClassifier(MiniBatchClassifier):
     network each; later names share these inputs by a hash of the name, so that memory stays
     constant. New labels may appear at any time.
 
-    `learn_one` collects samples and takes a training step when `batch_size` of them are there;
-    `learn_many` adds its rows one after the other, so both give the same result.
+    `learn_one` takes a training step on every sample, together with replayed ones. A larger
+    `batch_size` collects samples for each step, which is faster and less accurate. `learn_many`
+    treats its rows one after the other, so both give the same result.
 
     Args:
         network: Function `network(features, classes)` that builds an `nn.Module` from float32 rows
@@ -62,7 +63,7 @@ class ContinualClassifier(MiniBatchClassifier):
         *,
         learner: MakeLearner | None = None,
         buffer_size: int = 1000,
-        batch_size: int = 8,
+        batch_size: int = 1,
         max_features: int = 256,
         standardise: bool = True,
         seed: int = 0,

@@ -108,8 +108,12 @@ class NearestMeanClassifier(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return scores [n, classes] for normalised inputs."""
-        mode = "donot_use_mm_for_euclid_dist"  # matrix products round small distances to zero
-        distances = torch.cdist(self.features(x), self.means, compute_mode=mode)
+        features = self.features(x)
+        if torch.compiler.is_exporting():  # ONNX has no cdist
+            distances = torch.linalg.vector_norm(features[:, None] - self.means, dim=2)
+        else:
+            mode = "donot_use_mm_for_euclid_dist"  # matrix products round small distances to zero
+            distances = torch.cdist(features, self.means, compute_mode=mode)
         return torch.where(self.known, -distances, NO_MEAN_SCORE)
 
     def features(self, x: Tensor) -> Tensor:

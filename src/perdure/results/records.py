@@ -33,6 +33,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     shape: list[int] = []
     classes: int = 0
     tasks: int = 0
+    augment: str = ""
+    normalise: str = ""
+    """How the stream prepares inputs, as `repr` shows it."""
 
 
 class Scores(Struct, frozen=True, kw_only=True):
