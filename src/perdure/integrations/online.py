@@ -106,7 +106,8 @@ class OnlineClassifier:
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
         self.labels += new
         if new and self.learner is not None:
-            _grow(self.learner, len(self.labels))
+            with self.learner.randomness():
+                _grow(self.learner, len(self.labels))
 
     def observe(self, rows: Floats, labels: Sequence[Hashable]) -> None:
         """Learn from one batch of finite rows [n, features]."""

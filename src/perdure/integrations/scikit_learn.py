@@ -19,6 +19,8 @@ try:
 except ImportError:
     raise missing("scikit-learn", "scikit-learn") from None
 
+_UNSORTABLE = "the labels cannot be sorted; expected labels of one kind"
+
 
 class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier that learns continually, with CLS-ER by default.
@@ -151,7 +153,10 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected an integer of at least 1")
         X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
-        check_classification_targets(y)
+        try:
+            check_classification_targets(y)
+        except TypeError:
+            raise ValueError(_UNSORTABLE) from None
         return X, y
 
     def _start(self, random: np.random.RandomState) -> OnlineClassifier:
@@ -178,4 +183,4 @@ def _merge(*labels: NDArray[Any]) -> NDArray[Any]:
     try:
         return np.unique(np.concatenate([part for part in labels if len(part)]))
     except TypeError:
-        raise ValueError("the labels cannot be sorted; expected labels of one kind") from None
+        raise ValueError(_UNSORTABLE) from None
