@@ -106,8 +106,7 @@ class OnlineClassifier:
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
         self.labels += new
         if new and self.learner is not None:
-            with self.learner.randomness():
-                _grow(self.learner, len(self.labels))
+            self.learner.grow(len(self.labels))
 
     def observe(self, rows: Floats, labels: Sequence[Hashable]) -> None:
         """Learn from one batch of finite rows [n, features]."""
@@ -162,31 +161,3 @@ class OnlineClassifier:
         if state["learner"] is not None:
             self.learner = self._build()
             self.learner.load_state_dict(state["learner"])
-
-
-def _grow(learner: Learner, classes: int) -> None:
-    """Enlarge the head of all networks of a learner."""
-    from perdure.memory import SemanticMemory
-
-    for network in learner.networks():
-        parent, name, old = [
-            (module, name, part)
-            for module in network.modules()
-            for name, part in module.named_children()
-            if isinstance(part, nn.Linear)
-        ][-1]
-        new = nn.Linear(old.in_features, classes).to(old.weight)
-        nn.init.xavier_uniform_(new.weight)
-        with torch.no_grad():
-            new.bias.zero_()
-            new.weight[: old.out_features] = old.weight
-            new.bias[: old.out_features] = old.bias
-        setattr(parent, name, new.requires_grad_(old.weight.requires_grad))
-    learner._parameters = list(learner.network.parameters())
-    learner.optimizer.param_groups[0]["params"] = learner._parameters
-    for part in vars(learner).values():
-        if isinstance(part, SemanticMemory):
-            part._working = list(learner.network.parameters())
-            part._averaged = list(part.network.parameters())
-    if learner._input_spec is not None:
-        learner._input_spec = learner._input_spec._replace(classes=classes)

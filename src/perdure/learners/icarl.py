@@ -36,6 +36,8 @@ class ICaRL(Learner):
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -60,10 +62,19 @@ class ICaRL(Learner):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_weights(weight_decay=weight_decay)
         if optimizer is None:
@@ -114,6 +125,10 @@ class ICaRL(Learner):
         working = super().predictors()["working"]
         means = Predictor(self.previous, self.normalise) if self.memory.filled else working
         return {"nearest_mean": means, "working": working}
+
+    def per_class(self) -> list[Tensor]:
+        """Return the means of the classes, and which are known and new."""
+        return [self.new, self.previous.means, self.previous.known]
 
     def _embed(self, inputs: Tensor) -> Tensor:
         chunks = torch.split(inputs, CHUNK)

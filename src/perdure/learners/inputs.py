@@ -35,8 +35,11 @@ def check_inputs(inputs: Tensor, spec: InputSpec | None, *, values: bool) -> Non
         raise ValueError("inputs contain infinite or NaN values")
 
 
-def check_labels(labels: Tensor, count: int, classes: int, *, values: bool) -> None:
-    """Raise ValueError unless labels are a tensor of `count` integers from 0 to `classes` - 1."""
+def check_labels(labels: Tensor, count: int, classes: int | None, *, values: bool) -> None:
+    """Raise ValueError unless labels are a tensor of `count` integers from 0 to `classes` - 1.
+
+    Without `classes`, any label from 0 is allowed.
+    """
     if not isinstance(labels, Tensor) or labels.ndim != 1:
         raise ValueError(f"labels are {describe(labels)}; expected a tensor of rank 1")
     if labels.dtype.is_floating_point or labels.dtype in (torch.bool, torch.complex64):
@@ -45,7 +48,9 @@ def check_labels(labels: Tensor, count: int, classes: int, *, values: bool) -> N
         raise ValueError(f"the batch has {count} inputs but {len(labels)} labels")
     if values:
         low, high = labels.aminmax()
-        if low < 0 or high >= classes:
+        if classes is None and low < 0:
+            raise ValueError(f"labels range from {int(low)} to {int(high)}; expected 0 or more")
+        if classes is not None and (low < 0 or high >= classes):
             raise ValueError(
                 f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, "
                 f"so expected 0 to {classes - 1}"

@@ -18,9 +18,11 @@ from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_optimizer
 from perdure.learners.export import export
+from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
+from perdure.memory.frozen import training_mode
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
@@ -39,6 +41,8 @@ class Learner(ABC):
         augment: Random augmentation `augment(inputs, generator)` of training batches, both new and
             replayed. Memories store inputs without augmentation.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
     """
 
@@ -57,25 +61,34 @@ class Learner(ABC):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         if not isinstance(network, nn.Module):
             raise ValueError(f"network is {network!r}; expected an nn.Module")
-        parameters = list(network.parameters())
+        parameters = [p for p in network.parameters() if p.requires_grad]
         if not parameters:
-            raise ValueError("the network has no parameters to train")
+            raise ValueError("the network has no parameters to train; frozen ones do not count")
         if optimizer is None:
             if not (isinstance(lr, int | float) and 0 < lr < float("inf")):
                 raise ValueError(f"lr is {lr!r}; expected a number above 0")
             optimizer = torch.optim.SGD(parameters, lr=lr)
         else:
-            check_optimizer(optimizer, parameters)
-        self.network = network.train()
+            check_optimizer(optimizer, list(network.parameters()))
+        self.network = training_mode(network)
         self._parameters = parameters
+        self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
+        self.grows = grow
+        self.head = head
+        self._head = find_head(network, head) if grow or head is not None else None
+        self.grown = 0
+        """Number of classes that `grow` has added."""
+        self._seed = seed
         self.augmentation = generator(seed, "augmentation", self.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of batches observed."""
@@ -86,10 +99,12 @@ class Learner(ABC):
         """Steps and totals at the last call of `metrics`."""
         self._global_random = generator(seed, "global", self.device).get_state()
         self._input_spec: InputSpec | None = None
+        self._examples: list[Tensor] = []
+        """The first input, in a list because it is not part of the state."""
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f"memory={self.memory!r}, "
-        size = sum(p.numel() for p in self._parameters)
+        size = sum(p.numel() for p in self.network.parameters())
         name = type(self).__name__
         return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
 
@@ -102,7 +117,7 @@ class Learner(ABC):
             inputs: Raw inputs [n, ...], uint8 or floats.
             labels: Integer class labels [n].
             check: Whether to check the values (label range, NaN), which on a GPU waits for the
-                device. Shapes and dtypes are always checked.
+                device. Shapes and dtypes are always checked, and labels if the learner grows.
 
         Raises:
             ValueError: If the batch does not fit the network; the learner is left unchanged.
@@ -130,6 +145,46 @@ class Learner(ABC):
             ValueError: If the samples do not fit the network; the learner is left unchanged.
         """
         del samples
+
+    def grow(self, classes: int) -> None:
+        """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
+
+        Old outputs stay the same. New ones are initialised like those of a new layer, equally in
+        all networks. Optimizer state gets zeros, stored logits get the lowest one of each sample.
+
+        Args:
+            classes: Number of outputs, at least as many as now.
+
+        Raises:
+            ValueError: If the networks cannot grow; the learner is left unchanged.
+        """
+        now = find_head(self.network, self.head).classes
+        if not isinstance(classes, int) or classes < now:
+            raise ValueError(f"classes is {classes!r}; expected a whole number, {now} or more")
+        if classes > now:
+            outputs = None if self._input_spec is None else self._input_spec.classes
+            grow_heads(self, classes, outputs, *self._examples)
+
+    def growth_for(self, labels: Tensor) -> int | None:
+        """Return the number of outputs that a batch requires, if the learner must grow for it.
+
+        Always None unless the learner was created with `grow=True`. Waits for the device that
+        holds the labels.
+
+        Args:
+            labels: Integer class labels [n].
+        """
+        if not self.grows or self._head is None or not len(labels):
+            return None
+        needed = int(labels.max()) + 1
+        return needed if needed > self._head.classes else None
+
+    def per_class(self) -> list[Tensor]:
+        """Return the tensors with one row per class, to which `grow` appends zeros.
+
+        Methods with such tensors, other than networks and stored logits, override this.
+        """
+        return []
 
     def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Tensor, Tensor]:
         """Augment and normalise a batch, together with past samples if there are any.
@@ -327,11 +382,31 @@ class Learner(ABC):
         self, inputs: Tensor, labels: Tensor, *, values: bool = True
     ) -> tuple[Tensor, Tensor]:
         """Check a batch and move it to the device."""
+        self.check_frozen()
         check_inputs(inputs, self._input_spec, values=values)
         spec = self._input_spec or self._probe(inputs)
-        check_labels(labels, len(inputs), spec.classes, values=values)
+        check_labels(
+            labels, len(inputs), None if self.grows else spec.classes, values=values or self.grows
+        )
+        if (classes := self.growth_for(labels)) is not None:
+            grow_heads(self, classes, spec.classes, inputs[:1].to(self.device))
+            spec = spec._replace(classes=classes)
+        if not self._examples:
+            self._examples = [inputs[:1].to(self.device, copy=True)]
         self._input_spec = spec
         return inputs.to(self.device), labels.to(self.device, torch.int64)
+
+    def check_frozen(self) -> None:
+        """Raise ValueError if a parameter that was frozen at construction requires gradients now.
+
+        Memories share frozen parameters with the network, so training them would change the
+        memories too.
+        """
+        if any(p.requires_grad for p in self._frozen):
+            raise ValueError(
+                "a parameter that was frozen when the learner was created now requires gradients; "
+                "create a new learner to train it"
+            )
 
     def _probe(self, inputs: Tensor) -> InputSpec:
         """Find out what the network accepts and returns, with one sample in evaluation mode."""
@@ -348,6 +423,8 @@ class Learner(ABC):
                 f"the network returned {describe(logits)} for one sample; expected logits "
                 "[n, classes]"
             )
+        if self._head is not None:
+            check_outputs(self._head, logits.shape[1])
         return InputSpec(shape, str(inputs.dtype), logits.shape[1])
 
     # -- state ------------------------------------------------------------------------------
@@ -368,13 +445,15 @@ class Learner(ABC):
             "totals": {name: total.clone() for name, total in self._totals.items()},
             "last_read": {"steps": self._last_read[0], "totals": dict(self._last_read[1])},
             "input_spec": self._input_spec._asdict() if self._input_spec else {},
+            "growth": {"added": self.grown, "seed": self._seed},
         }
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state.
 
         Args:
-            state: Result of `state_dict` on a learner of the same method and network.
+            state: Result of `state_dict` on a learner of the same method and network. If that
+                network had grown, this one grows to its size first.
 
         Raises:
             ValueError: If the state does not fit; the learner is left unchanged.
@@ -385,9 +464,13 @@ class Learner(ABC):
                 f"the state has the parts {sorted(state)}; {type(self).__name__} has "
                 f"{sorted(before)}"
             )
+        undo = None
         try:
+            undo = grow_to_fit(self, state)
             self._load(state)
         except _STATE_ERRORS as error:
+            if undo is not None:
+                undo()
             self._load(before)
             raise ValueError(
                 f"the state does not fit this {type(self).__name__} and its network: "
@@ -401,6 +484,8 @@ class Learner(ABC):
             except _STATE_ERRORS as error:
                 raise ValueError(f"{name}: {error}") from error
         totals, last, spec = (state[name] for name in ("totals", "last_read", "input_spec"))
+        growth = state["growth"]
+        self.grown, self._seed = int(growth["added"]), int(growth["seed"])
         self._totals = {k: v.to(self.device, torch.float64, copy=True) for k, v in totals.items()}
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
         self._input_spec = InputSpec(**{**spec, "shape": tuple(spec["shape"])}) if spec else None

@@ -31,6 +31,8 @@ class MeanER(ConsistentReplay):
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -56,10 +58,19 @@ class MeanER(ConsistentReplay):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
         check_weights(consistency_weight=consistency_weight)

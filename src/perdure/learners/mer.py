@@ -32,6 +32,8 @@ class MER(Learner):
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -57,10 +59,19 @@ class MER(Learner):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch, inner_steps=inner_steps)
         for name, rate in (("beta", beta), ("gamma", gamma)):
@@ -91,11 +102,11 @@ class MER(Learner):
 
     def _copy_weights(self, rate: float) -> list[Tensor]:
         """Copy the weights for a Reptile update; a rate of 1 needs no copy."""
-        return [] if rate == 1 else [p.detach().clone() for p in self.network.parameters()]
+        return [] if rate == 1 else [p.detach().clone() for p in self._parameters]
 
     @torch.no_grad()
     def _reptile(self, start: list[Tensor], rate: float) -> None:
         """θ ← θ_0 + rate (θ − θ_0)."""
         if start:
-            end = [p.detach() for p in self.network.parameters()]
+            end = [p.detach() for p in self._parameters]
             torch._foreach_lerp_(end, start, 1 - rate)

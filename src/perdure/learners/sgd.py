@@ -18,6 +18,8 @@ class SGD(Learner):
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of training batches.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:

@@ -69,6 +69,10 @@ class EpisodicMemory:
         """Return a view of the stored samples in row order, or None if the memory is empty."""
         return None if self._stored is None else self._stored.slice(0, self.filled)
 
+    def stored_logits(self) -> Tensor | None:
+        """Return the storage of the logits, one row per sample; None if none are stored."""
+        return None if self._stored is None else self._stored.logits
+
     def class_counts(self, classes: int) -> list[int]:
         """Count the stored samples of each class. Waits for the device.
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from perdure.memory.episodic import GroupedMemory
+from perdure.memory.frozen import copy_network, shared_names
 from perdure.records import Samples, join
 
 NO_MEAN_SCORE = -1e4
@@ -84,7 +85,7 @@ class ExemplarSet(GroupedMemory):
 
 
 class NearestMeanClassifier(nn.Module):
-    """Classifies by the nearest class mean in the feature space of a frozen copy of a network.
+    """Classifies by the nearest class mean in the feature space of a fixed copy of a network.
 
     Scores are negative Euclidean distances between unit vectors, from −2 to 0; classes without a
     mean have the score `NO_MEAN_SCORE`.
@@ -101,7 +102,8 @@ class NearestMeanClassifier(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         weight = _last_linear(network).weight
-        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.network = copy_network(network).requires_grad_(False)
+        self._shared = shared_names(self.network, network)
         self.register_buffer("means", torch.zeros_like(weight, dtype=torch.float32))
         self.register_buffer("known", torch.zeros_like(weight[:, 0], dtype=torch.bool))
         self.eval()
@@ -115,6 +117,16 @@ class NearestMeanClassifier(nn.Module):
             mode = "donot_use_mm_for_euclid_dist"  # matrix products round small distances to zero
             distances = torch.cdist(features, self.means, compute_mode=mode)
         return torch.where(self.known, -distances, NO_MEAN_SCORE)
+
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Restore a state whose frozen weights are those of the copied network."""
+        current = self.network.state_dict()
+        for name in self._shared:
+            if not current[name].equal(state_dict[f"network.{name}"].to(current[name].device)):
+                raise ValueError(f"{name} is frozen here but was not when the state was saved")
+        return super().load_state_dict(state_dict, strict, assign)
 
     def features(self, x: Tensor) -> Tensor:
         """Return φ(x) [n, features]: the input of the last linear layer, scaled to unit length."""

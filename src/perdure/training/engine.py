@@ -54,10 +54,10 @@ class Eager:
 class Captured(Eager):
     """Runs every step as one CUDA graph, with a graph and a CUDA stream per learner.
 
-    A graph replays fixed kernels on fixed addresses. It is valid only while `Learner.host_state`
-    and the shape of the batch stay the same. Other steps, for example while a memory is filling or
-    on a short last batch, run eagerly on the same CUDA stream, as do learners that cannot be
-    captured.
+    A graph replays fixed kernels on fixed addresses. It is valid only while `Learner.host_state`,
+    the number of outputs and the shape of the batch stay the same. Other steps, for example while a
+    memory is filling, after a network has grown or on a short last batch, run eagerly on the same
+    CUDA stream, as do learners that cannot be captured.
 
     Args:
         device: CUDA device of the learners.
@@ -131,7 +131,7 @@ class _CapturedLearner:
 
     def _key(self, batch: Samples) -> Hashable:
         rates = tuple(float(group["lr"]) for group in self.learner.optimizer.param_groups)
-        return tuple(batch.inputs.shape), self.learner.host_state(), rates
+        return tuple(batch.inputs.shape), self.learner.host_state(), self.learner.grown, rates
 
     def _run_eagerly(self, batch: Samples) -> None:
         with self.engine.autocast():

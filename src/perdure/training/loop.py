@@ -75,8 +75,8 @@ class Run:
         seed: Seed of the order of the data; the learner has its own.
 
     Raises:
-        ValueError: If `batch` or `epochs` is below 1, or if the method needs task boundaries and
-            the stream has none.
+        ValueError: If `batch` or `epochs` is below 1, if the method needs task boundaries and the
+            stream has none, or if frozen parameters of the learner have been unfrozen.
     """
 
     learner: Learner
@@ -99,6 +99,7 @@ class Run:
                 f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
                 "none; choose another method"
             )
+        self.learner.check_frozen()
         self.order = generator(self.seed, "order")
         self.epoch_order = self.order.get_state()
         """State of `order` at the start of the epoch, from which its permutation is redrawn."""
