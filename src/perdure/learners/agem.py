@@ -18,6 +18,7 @@ class AGEM(ProjectedGradient):
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of stored samples, divided equally between the tasks.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         tasks: Number of tasks of the stream.
         memory_batch: Number of past samples for the reference gradient g_ref.
         lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
@@ -43,7 +44,8 @@ class AGEM(ProjectedGradient):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         tasks: int,
         memory_batch: int = 32,
         lr: float = 0.1,
@@ -65,7 +67,9 @@ class AGEM(ProjectedGradient):
             seed=seed,
         )
         check_counts(memory_batch=memory_batch)
-        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
+        self.memory = TaskBuffer(
+            buffer_size, tasks=tasks, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.memory_batch = memory_batch
 
     def reference(self) -> Tensor | None:

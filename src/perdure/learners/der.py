@@ -12,6 +12,7 @@ from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class DER(Learner):
@@ -22,6 +23,7 @@ class DER(Learner):
     Args:
         network: Network h_θ to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of samples in the memory M, with their logits z'.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         alpha: Weight α of the distance between current and stored logits.
         lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
@@ -47,7 +49,8 @@ class DER(Learner):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         alpha: float = 0.3,
         lr: float = 0.03,
@@ -72,15 +75,17 @@ class DER(Learner):
         check_weights(alpha=alpha)
         self.memory_batch = memory_batch
         self.alpha = alpha
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.forward_batches = MultiBatchForward(network)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M stores x with z = h(x)."""
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(Samples(inputs, labels))
         if past is None:
-            z = self.network(x)
+            z = self.logits(x)
             self.optimizer_step(F.cross_entropy(z, y))
         else:
             assert past.logits is not None  # M stores every sample with its logits

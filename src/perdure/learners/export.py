@@ -7,16 +7,16 @@ import copy
 import io
 import logging
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
-from torch.utils import _pytree as pytree
 
 from perdure.files import write_atomic
+from perdure.structures import Inputs, arguments, call, map_leaves
 
 SUFFIXES = (".onnx", ".pt2")
 
@@ -24,24 +24,26 @@ SUFFIXES = (".onnx", ".pt2")
 class _Served(nn.Module):
     """A network with its normalisation: raw inputs to logits."""
 
-    def __init__(self, network: nn.Module, normalise: Any) -> None:
+    def __init__(self, network: nn.Module, normalise: Any, *, is_tensor: bool) -> None:
         super().__init__()
         self.network = network
         self.normalise = normalise
+        self.is_tensor = is_tensor
+        """Whether the inputs are one tensor."""
 
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return logits [n, classes]; arguments are those of the network."""
-        raw = named or (inputs[0] if len(inputs) == 1 else inputs)
-        return self.network(self.normalise(raw))  # type: ignore[no-any-return]
+        """Return logits [n, classes]; the arguments are those of the network, but raw."""
+        return call(self.network, self.normalise(inputs[0] if self.is_tensor else named or inputs))
 
 
-def export(path: Path, network: nn.Module, normalise: Any, example: Any) -> None:
+def export(path: Path, network: nn.Module, normalise: Any, example: Inputs) -> None:
     """Write a network with its normalisation to a file; see `Learner.export`."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} ends with {path.suffix!r}; expected {' or '.join(SUFFIXES)}")
     if path.suffix == ".onnx":
         _require_onnx()
-    program = _trace(_Served(network, normalise), example)
+    served = _Served(network, normalise, is_tensor=isinstance(example, Tensor))
+    program = _trace(copy.deepcopy(served).cpu().requires_grad_(False).eval(), example)
     if path.suffix == ".onnx":
         content = _to_onnx(program, example)
     else:
@@ -51,13 +53,15 @@ def export(path: Path, network: nn.Module, normalise: Any, example: Any) -> None
     write_atomic(path, content)
 
 
-def _trace(served: _Served, example: Any) -> ExportedProgram:
+def _trace(served: _Served, example: Inputs) -> ExportedProgram:
     """Return the computation for batches of any size."""
-    served = copy.deepcopy(served).cpu().requires_grad_(False).eval()
     # A batch of one would become a constant of the program.
-    example = pytree.tree_map(lambda leaf: torch.cat([leaf[:1], leaf[:1]]).cpu(), example)
-    shapes = pytree.tree_map(lambda _: {0: Dim("batch")}, example)
-    positional, named, dynamic = _arguments(example, shapes)
+    two = map_leaves(lambda leaf: torch.cat([leaf[:1], leaf[:1]]).cpu(), example)
+    positional, named = arguments(two)
+    shapes = map_leaves(lambda _: {0: Dim("batch")}, two)
+    dynamic = {"named": shapes} if named else {"inputs": arguments(shapes)[0]}
+    if served.is_tensor:
+        dynamic = {"inputs": (shapes,)}
     try:
         with torch.no_grad(), _quiet():
             return torch.export.export(served, positional, named, dynamic_shapes=dynamic)
@@ -68,20 +72,9 @@ def _trace(served: _Served, example: Any) -> ExportedProgram:
         raise ValueError(f"the network cannot be exported: {reason}") from error
 
 
-def _arguments(example: Any, shapes: Any) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
-    """Return positional and named arguments of a network, and their dynamic dimensions."""
-    if isinstance(example, Mapping):
-        return (), dict(example), {"named": dict(shapes)}
-    if isinstance(example, tuple | list):
-        return tuple(example), {}, {"inputs": tuple(shapes)}
-    return (example,), {}, {"inputs": (shapes,)}
-
-
-def _to_onnx(program: ExportedProgram, example: Any) -> bytes:
-    """Return an ONNX model with the inputs' names (`inputs` for a tensor) and output `logits`."""
-    names = [str(name) for name in example] if isinstance(example, Mapping) else None
-    if isinstance(example, Tensor):
-        names = ["inputs"]
+def _to_onnx(program: ExportedProgram, example: Inputs) -> bytes:
+    """Return an ONNX model with the output `logits`."""
+    names = _input_names(example, "")
     try:
         with _quiet():
             exported = torch.onnx.export(
@@ -93,6 +86,16 @@ def _to_onnx(program: ExportedProgram, example: Any) -> bytes:
         ) from error
     assert exported is not None
     return exported.model_proto.SerializeToString()
+
+
+def _input_names(example: Inputs, prefix: str) -> list[str]:
+    """Return a name for each tensor: `inputs`, the key in a dict, the position in a tuple."""
+    if isinstance(example, Tensor):
+        return [prefix or "inputs"]
+    parts = example if isinstance(example, dict) else dict(enumerate(example))
+    start = prefix or ("" if isinstance(example, dict) else "inputs")
+    names = ((f"{start}_{key}" if start else key, part) for key, part in parts.items())
+    return [name for key, part in names for name in _input_names(part, key)]
 
 
 def _first_line(error: BaseException) -> str:

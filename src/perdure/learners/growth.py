@@ -137,6 +137,11 @@ class Growth:
         """
         logits = memory.stored_logits()
         if logits is not None:
+            if memory.buffer_bytes is not None:
+                raise ValueError(
+                    "the memory stores logits within buffer_bytes, so it has no room for more; "
+                    "create the learner with buffer_size instead"
+                )
             lowest = logits.amin(dim=1, keepdim=True)
             columns = lowest.expand(-1, self.classes - logits.shape[1])
             self._changes.append((logits, logits.data, torch.cat([logits, columns], dim=1)))

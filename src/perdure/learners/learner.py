@@ -7,6 +7,7 @@ a tensor), and everything that changes is stored in tensors with fixed addresses
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -19,13 +20,24 @@ from torch.optim import Optimizer
 from perdure.learners.arguments import Augment, check_optimizer
 from perdure.learners.export import export
 from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
-from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
+from perdure.learners.inputs import (
+    InputSpec,
+    SmallestBatch,
+    check_inputs,
+    check_labels,
+    check_size,
+    describe,
+    has_unscaled_images,
+    read_inputs,
+    read_labels,
+)
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
 from perdure.memory.frozen import training_mode
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
+from perdure.structures import Inputs, call, layout, length, map_leaves, select
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
@@ -48,6 +60,8 @@ class Learner(ABC):
 
     needs_boundaries = False
     """Whether `end_task` must be called when a task ends."""
+    replays_with_batch = False
+    """Whether new and replayed samples pass through the network as one batch."""
     capturable = True
     """Whether `step` can run inside a CUDA graph."""
     memory: EpisodicMemory | None = None
@@ -77,9 +91,11 @@ class Learner(ABC):
         else:
             check_optimizer(optimizer, list(network.parameters()))
         self.network = training_mode(network)
+        """The working network, which is trained in place."""
         self._parameters = parameters
         self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
+        """Its optimizer, for example for a learning-rate scheduler."""
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
@@ -101,8 +117,11 @@ class Learner(ABC):
         """Steps and totals at the last call of `metrics`."""
         self._global_random = generator(seed, "global", self.device).get_state()
         self._input_spec: InputSpec | None = None
-        self._examples: list[Tensor] = []
+        self._examples: list[Inputs] = []
         """The first input, in a list because it is not part of the state."""
+        floats = (p.dtype for p in parameters if p.is_floating_point())
+        self._dtype = next(floats, torch.float32)
+        self._checked_scale = False
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f"memory={self.memory!r}, "
@@ -112,12 +131,14 @@ class Learner(ABC):
 
     # -- learning ---------------------------------------------------------------------------
 
-    def observe(self, inputs: Tensor, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Inputs, labels: Tensor, *, check: bool = True) -> None:
         """Learn from one batch.
 
         Args:
-            inputs: Raw inputs [n, ...], uint8 or floats.
-            labels: Integer class labels [n].
+            inputs: Raw inputs: a tensor or array [n, ...], or a dict or tuple, also nested, of
+                them. float64 is converted to the network's precision. Nothing is back-propagated
+                into inputs that require a gradient.
+            labels: Integer class labels [n], a tensor or array.
             check: Whether to check the values (label range, NaN), which on a GPU waits for the
                 device. Shapes and dtypes are always checked, and labels if the learner grows.
 
@@ -138,11 +159,11 @@ class Learner(ABC):
         """
 
     @abstractmethod
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Learn from one valid batch on the learner's device.
 
         Args:
-            inputs: Raw inputs [n, ...].
+            inputs: Raw inputs: a tensor [n, ...], or a dict or tuple, also nested, of tensors.
             labels: Class labels [n], int64.
         """
 
@@ -197,7 +218,7 @@ class Learner(ABC):
         """
         return []
 
-    def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Tensor, Tensor]:
+    def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Inputs, Tensor]:
         """Augment and normalise a batch, together with past samples if there are any.
 
         Args:
@@ -210,7 +231,27 @@ class Learner(ABC):
         inputs, labels, _ = batch if past is None else join(batch, past)
         if self.augment is not None:
             inputs = self.augment(inputs, self.augmentation)
-        return self.normalise(inputs), labels
+        inputs = self.normalise(inputs)
+        if not self._checked_scale:  # once, because it waits for the device
+            self._checked_scale = True
+            if has_unscaled_images(inputs):
+                warnings.warn(
+                    "the network receives floating-point images with values up to 255; pass uint8 "
+                    "images, divide by 255, or pass normalise",
+                    stacklevel=2,
+                )
+        return inputs, labels
+
+    def logits(self, x: Inputs) -> Tensor:
+        """Return the working network's logits [n, classes] for network inputs.
+
+        A dict is passed as keyword arguments, a tuple as positional ones. The network returns
+        logits, or an object with an attribute or key `logits`.
+
+        Args:
+            x: Network inputs, from `prepare`.
+        """
+        return call(self.network, x)
 
     def optimizer_step(self, loss: Tensor, **terms: Tensor) -> None:
         """Take the optimizer step for a batch. Every `step` calls this exactly once.
@@ -345,29 +386,30 @@ class Learner(ABC):
         """Return every network that can predict, by name; `predict` uses the first."""
         return {"working": Predictor(self.network, self.normalise)}
 
-    def predict(self, inputs: Tensor) -> Tensor:
+    def predict(self, inputs: Inputs) -> Tensor:
         """Return the most probable class of each input, [n].
 
         Args:
-            inputs: Raw inputs [n, ...].
+            inputs: Raw inputs as for `observe`.
         """
         return self._scores(inputs).argmax(dim=1)
 
-    def predict_proba(self, inputs: Tensor) -> Tensor:
+    def predict_proba(self, inputs: Inputs) -> Tensor:
         """Return class probabilities [n, classes].
 
         Args:
-            inputs: Raw inputs [n, ...].
+            inputs: Raw inputs as for `observe`.
         """
         return self._scores(inputs).float().softmax(dim=1)
 
-    def _scores(self, inputs: Tensor) -> Tensor:
+    def _scores(self, inputs: Inputs) -> Tensor:
+        inputs = read_inputs(inputs, self._dtype)
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
-        return next(iter(self.predictors().values()))(inputs.to(self.device))
+        return next(iter(self.predictors().values()))(self._on_device(inputs))
 
-    def export(self, path: str | Path, example: Tensor) -> None:
+    def export(self, path: str | Path, example: Inputs) -> None:
         """Write the network that answers `predict`, with its normalisation, for serving.
 
         The file contains no stored samples. The exported model takes raw inputs of any batch size
@@ -375,12 +417,13 @@ class Learner(ABC):
 
         Args:
             path: File to write or replace; `.onnx` for ONNX, `.pt2` for `torch.export`.
-            example: Raw inputs [n, ...] of any batch size; the values do not matter.
+            example: Raw inputs as for `observe`, of any batch size; the values do not matter.
 
         Raises:
             ValueError: If the file has another suffix, a package is missing, or the network does
                 not accept the example or cannot be traced.
         """
+        example = read_inputs(example, self._dtype)
         check_inputs(example, self._input_spec, values=False)
         if self._input_spec is None:
             self._probe(example)
@@ -390,22 +433,26 @@ class Learner(ABC):
     # -- input checks -----------------------------------------------------------------------
 
     def _check_batch(
-        self, inputs: Tensor, labels: Tensor, *, values: bool = True
-    ) -> tuple[Tensor, Tensor]:
+        self, inputs: Inputs, labels: Tensor, *, values: bool = True
+    ) -> tuple[Inputs, Tensor]:
         """Check a batch and move it to the device."""
         self.check_frozen()
+        inputs = read_inputs(inputs, self._dtype)
+        labels = read_labels(labels, length(inputs))
         check_inputs(inputs, self._input_spec, values=values)
         spec = self._input_spec or self._probe(inputs)
-        check_labels(
-            labels, len(inputs), None if self.grows else spec.classes, values=values or self.grows
-        )
+        if not (self.replays_with_batch and self.memory is not None and self.memory.filled):
+            check_size(inputs, spec)
+        if values or self.grows:
+            check_labels(labels, None if self.grows else spec.classes)
+        inputs = self._on_device(inputs)
         if (classes := self.growth_for(labels)) is not None:
-            grow_heads(self, classes, spec.classes, inputs[:1].to(self.device))
+            grow_heads(self, classes, spec.classes, select(inputs, slice(0, 1)))
             spec = spec._replace(classes=classes)
         if not self._examples:
-            self._examples = [inputs[:1].to(self.device, copy=True)]
+            self._examples = [map_leaves(torch.clone, select(inputs, slice(0, 1)))]
         self._input_spec = spec
-        return inputs.to(self.device), labels.to(self.device, torch.int64)
+        return inputs, labels.to(self.device, torch.int64)
 
     def check_frozen(self) -> None:
         """Raise ValueError if a parameter that was frozen at construction requires gradients now.
@@ -419,24 +466,27 @@ class Learner(ABC):
                 "create a new learner to train it"
             )
 
-    def _probe(self, inputs: Tensor) -> InputSpec:
+    def _on_device(self, inputs: Inputs) -> Inputs:
+        return map_leaves(lambda leaf: leaf.to(self.device).contiguous(), inputs)
+
+    def _probe(self, inputs: Inputs) -> InputSpec:
         """Find out what the network accepts and returns, with one sample in evaluation mode."""
-        shape = tuple(inputs.shape[1:])
+        one = self._on_device(select(inputs, slice(0, 1)))
         try:
-            logits = Predictor(self.network, self.normalise)(inputs[:1].to(self.device))
-        except (RuntimeError, ValueError, TypeError) as error:
+            with SmallestBatch(self.network) as smallest:
+                logits = Predictor(self.network, self.normalise)(one)
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
             raise ValueError(
-                f"the network does not accept inputs of shape {shape} and dtype {inputs.dtype}: "
-                f"{error}"
+                f"the network does not accept inputs of shape and dtype {layout(one)}: {error}"
             ) from error
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 1:
+        if logits.ndim != 2 or len(logits) != 1:
             raise ValueError(
                 f"the network returned {describe(logits)} for one sample; expected logits "
                 "[n, classes]"
             )
         if self._head is not None:
             check_outputs(self._head, logits.shape[1])
-        return InputSpec(shape, str(inputs.dtype), logits.shape[1])
+        return InputSpec(layout(one), logits.shape[1], smallest.size)
 
     # -- state ------------------------------------------------------------------------------
 
@@ -499,7 +549,7 @@ class Learner(ABC):
         self.grown, self._seed = int(growth["added"]), int(growth["seed"])
         self._totals = {k: v.to(self.device, torch.float64, copy=True) for k, v in totals.items()}
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
-        self._input_spec = InputSpec(**{**spec, "shape": tuple(spec["shape"])}) if spec else None
+        self._input_spec = InputSpec(**spec) if spec else None
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, atomically.

@@ -10,6 +10,7 @@ from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import Reservoir, SemanticMemory, Update
+from perdure.structures import Inputs
 
 
 class MeanER(ConsistentReplay):
@@ -19,6 +20,7 @@ class MeanER(ConsistentReplay):
         network: Working network to train, in place. It maps inputs [n, ...] to logits
             [n, classes].
         buffer_size: Maximum number of stored samples.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         consistency_weight: Weight λ of the consistency loss.
         window: Share of the past updates that the semantic memory averages over; None for the
@@ -47,7 +49,8 @@ class MeanER(ConsistentReplay):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         consistency_weight: float = 0.15,
         window: float | None = 0.05,
@@ -76,13 +79,15 @@ class MeanER(ConsistentReplay):
         check_weights(consistency_weight=consistency_weight)
         self.memory_batch = memory_batch
         self.consistency_weight = consistency_weight
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.forward_batches = MultiBatchForward(network)
         self.mean = SemanticMemory(
             network, window=window, decay=decay, rate=rate, name="mean", update=update, seed=seed
         )
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+    def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """Return the logits of the semantic memory."""
         return ReplayLogits(self.mean(x))
 

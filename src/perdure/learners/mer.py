@@ -12,6 +12,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class MER(Learner):
@@ -24,6 +25,7 @@ class MER(Learner):
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of stored samples.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number k − 1 of samples replayed with each batch.
         beta: Rate β of the Reptile update within an inner batch, in (0, 1].
         gamma: Rate γ of the Reptile update across inner batches, in (0, 1].
@@ -44,13 +46,15 @@ class MER(Learner):
         (3, 3)
     """
 
+    replays_with_batch = True
     memory: Reservoir
 
     def __init__(
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 128,
         beta: float = 1.0,
         gamma: float = 1.0,
@@ -81,9 +85,11 @@ class MER(Learner):
         self.beta = beta
         self.gamma = gamma
         self.inner_steps = inner_steps
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1."""
         batch = Samples(inputs, labels)
         across = self._copy_weights(self.gamma)
@@ -91,7 +97,7 @@ class MER(Learner):
             past = self.memory.draw(self.memory_batch)
             within = self._copy_weights(self.beta)
             x, y = self.prepare(batch, past)
-            loss = F.cross_entropy(self.network(x), y)
+            loss = F.cross_entropy(self.logits(x), y)
             if remaining:
                 self.inner_step(loss)
             else:

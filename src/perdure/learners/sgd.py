@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from perdure.learners.learner import Learner
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class SGD(Learner):
@@ -30,7 +31,7 @@ class SGD(Learner):
         torch.Size([2])
     """
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """θ ← θ − η ∇ CE(f(X), Y)."""
         x, y = self.prepare(Samples(inputs, labels))
-        self.optimizer_step(F.cross_entropy(self.network(x), y))
+        self.optimizer_step(F.cross_entropy(self.logits(x), y))

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from perdure.memory.episodic import GroupedMemory
 from perdure.memory.frozen import copy_network, shared_names
 from perdure.records import Samples, join
+from perdure.structures import Inputs, call, length
 
 NO_MEAN_SCORE = -1e4
 """Score of a class without a mean: finite, but with zero probability after a softmax."""
@@ -52,7 +53,8 @@ class ExemplarSet(GroupedMemory):
     exemplar more. When new classes arrive, the last exemplars of each list are dropped.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
         device: Device that holds the samples.
 
@@ -63,7 +65,7 @@ class ExemplarSet(GroupedMemory):
         ({0: 3, 1: 2}, 5)
     """
 
-    def add(self, samples: Samples, embed: Callable[[Tensor], Tensor]) -> None:
+    def add(self, samples: Samples, embed: Callable[[Inputs], Tensor]) -> None:
         """Choose exemplars for every class of a task.
 
         For a class that already has exemplars, they and the new samples are candidates.
@@ -72,6 +74,7 @@ class ExemplarSet(GroupedMemory):
             samples: Training samples of the task.
             embed: Maps inputs [n, ...] to feature vectors [n, d].
         """
+        self.reserve(samples)
         exemplars = self.groups()
         arrived = [int(label) for label in torch.unique(samples.labels)]
         classes = list(dict.fromkeys([*exemplars, *arrived]))
@@ -108,9 +111,9 @@ class NearestMeanClassifier(nn.Module):
         self.register_buffer("known", torch.zeros_like(weight[:, 0], dtype=torch.bool))
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return scores [n, classes] for normalised inputs."""
-        features = self.features(x)
+    def forward(self, *positional: Inputs, **named: Inputs) -> Tensor:
+        """Return scores [n, classes] for normalised inputs, the arguments of the network."""
+        features = self.features(named or positional)
         if torch.compiler.is_exporting():  # ONNX has no cdist
             distances = torch.linalg.vector_norm(features[:, None] - self.means, dim=2)
         else:
@@ -128,13 +131,13 @@ class NearestMeanClassifier(nn.Module):
                 raise ValueError(f"{name} is frozen here but was not when the state was saved")
         return super().load_state_dict(state_dict, strict, assign)
 
-    def features(self, x: Tensor) -> Tensor:
+    def features(self, x: Inputs) -> Tensor:
         """Return φ(x) [n, features]: the input of the last linear layer, scaled to unit length."""
         captured: list[Tensor] = []
         head = _last_linear(self.network)
         with head.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0])):
-            self.network(x)
-        if not captured or captured[-1].shape != (x.shape[0], head.in_features):
+            call(self.network, x)
+        if not captured or captured[-1].shape != (length(x), head.in_features):
             raise ValueError(
                 "the network's last linear layer does not receive one feature vector per sample"
             )

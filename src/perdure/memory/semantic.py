@@ -17,6 +17,7 @@ from perdure.memory.frozen import (
 )
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
+from perdure.structures import Inputs, call
 
 if TYPE_CHECKING:
     from perdure.kernels.average import MovingAverage
@@ -96,16 +97,16 @@ class SemanticMemory:
         self._kernel: MovingAverage | None = None
         self._addresses: list[int] = []
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Inputs) -> Tensor:
         """Return logits for a replay batch, without gradient.
 
         BatchNorm normalises the batch by its own statistics.
 
         Args:
-            x: Normalised inputs [n, ...].
+            x: Normalised inputs.
         """
         with torch.no_grad():
-            return self.network(x)  # type: ignore[no-any-return]
+            return call(self.network, x)
 
     @torch.no_grad()
     def update(self, step: Tensor) -> None:
