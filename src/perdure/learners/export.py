@@ -8,6 +8,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator
+from inspect import Parameter, Signature
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +23,31 @@ SUFFIXES = (".onnx", ".pt2")
 
 
 class _Served(nn.Module):
-    """A network with its normalisation: raw inputs to logits."""
+    """A network with its normalisation: raw inputs to logits.
 
-    def __init__(self, network: nn.Module, normalise: Any, *, is_tensor: bool) -> None:
+    The arguments are those of the network, but raw. `forward` has their names as its signature,
+    because the tracer does not support variable ones.
+    """
+
+    def __init__(self, network: nn.Module, normalise: Any, example: Inputs) -> None:
         super().__init__()
         self.network = network
         self.normalise = normalise
-        self.is_tensor = is_tensor
-        """Whether the inputs are one tensor."""
 
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return logits [n, classes]; the arguments are those of the network, but raw."""
-        return call(self.network, self.normalise(inputs[0] if self.is_tensor else named or inputs))
+        def forward(*inputs: Any, **named: Any) -> Tensor:
+            raw = inputs[0] if isinstance(example, Tensor) else named or inputs
+            return call(self.network, self.normalise(raw))
+
+        names = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in _parts(example)]
+        forward.__signature__ = Signature(names)  # type: ignore[attr-defined]
+        self.forward = forward
+
+
+def _parts(inputs: Any) -> dict[str, Any]:
+    """Return the arguments of a network by name: `inputs` for a tensor, `inputs_0`… for a tuple."""
+    if isinstance(inputs, tuple):
+        return {f"inputs_{i}": part for i, part in enumerate(inputs)}
+    return dict(inputs) if isinstance(inputs, dict) else {"inputs": inputs}
 
 
 def export(path: Path, network: nn.Module, normalise: Any, example: Inputs) -> None:
@@ -42,8 +56,10 @@ def export(path: Path, network: nn.Module, normalise: Any, example: Inputs) -> N
         raise ValueError(f"{path} ends with {path.suffix!r}; expected {' or '.join(SUFFIXES)}")
     if path.suffix == ".onnx":
         _require_onnx()
-    served = _Served(network, normalise, is_tensor=isinstance(example, Tensor))
-    program = _trace(copy.deepcopy(served).cpu().requires_grad_(False).eval(), example)
+    example = map_leaves(lambda leaf: leaf.cpu(), example)
+    network, normalise = copy.deepcopy((network, normalise))
+    served = _Served(network, normalise, example).cpu().requires_grad_(False).eval()
+    program = _trace(served, example)
     if path.suffix == ".onnx":
         content = _to_onnx(program, example)
     else:
@@ -56,12 +72,11 @@ def export(path: Path, network: nn.Module, normalise: Any, example: Inputs) -> N
 def _trace(served: _Served, example: Inputs) -> ExportedProgram:
     """Return the computation for batches of any size."""
     # A batch of one would become a constant of the program.
-    two = map_leaves(lambda leaf: torch.cat([leaf[:1], leaf[:1]]).cpu(), example)
+    two = map_leaves(lambda leaf: torch.cat([leaf[:1], leaf[:1]]), example)
     positional, named = arguments(two)
-    shapes = map_leaves(lambda _: {0: Dim("batch")}, two)
-    dynamic = {"named": shapes} if named else {"inputs": arguments(shapes)[0]}
-    if served.is_tensor:
-        dynamic = {"inputs": (shapes,)}
+    dynamic = {
+        name: map_leaves(lambda _: {0: Dim("batch")}, part) for name, part in _parts(two).items()
+    }
     try:
         with torch.no_grad(), _quiet():
             return torch.export.export(served, positional, named, dynamic_shapes=dynamic)
@@ -74,7 +89,7 @@ def _trace(served: _Served, example: Inputs) -> ExportedProgram:
 
 def _to_onnx(program: ExportedProgram, example: Inputs) -> bytes:
     """Return an ONNX model with the output `logits`."""
-    names = _input_names(example, "")
+    names = list(_input_names(example))
     try:
         with _quiet():
             exported = torch.onnx.export(
@@ -88,14 +103,13 @@ def _to_onnx(program: ExportedProgram, example: Inputs) -> bytes:
     return exported.model_proto.SerializeToString()
 
 
-def _input_names(example: Inputs, prefix: str) -> list[str]:
-    """Return a name for each tensor: `inputs`, the key in a dict, the position in a tuple."""
-    if isinstance(example, Tensor):
-        return [prefix or "inputs"]
-    parts = example if isinstance(example, dict) else dict(enumerate(example))
-    start = prefix or ("" if isinstance(example, dict) else "inputs")
-    names = ((f"{start}_{key}" if start else key, part) for key, part in parts.items())
-    return [name for key, part in names for name in _input_names(part, key)]
+def _input_names(example: Inputs) -> Iterator[str]:
+    """Iterate over a name for each tensor; those inside an argument have its name as prefix."""
+    for name, part in _parts(example).items():
+        if isinstance(part, Tensor):
+            yield name
+        else:
+            yield from (f"{name}_{inner.removeprefix('inputs_')}" for inner in _input_names(part))
 
 
 def _first_line(error: BaseException) -> str:
