@@ -135,7 +135,8 @@ def test_results_equal_those_of_copied_frozen_parameters() -> None:
 
 
 def test_statistics_of_frozen_modules_in_training_mode_belong_to_each_network() -> None:
-    learner = train(CLSER(network(evaluation=False), buffer_size=20), steps=1)
+    learner = CLSER(network(evaluation=False), buffer_size=20)
+    train(learner, steps=1)
     working, stable = learner.network[0][1], learner.stable.network[0][1]  # type: ignore[index]
     assert working.training
     assert stable.training

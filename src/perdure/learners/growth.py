@@ -156,16 +156,25 @@ class Growth:
         self._changes.append((tensor, data, torch.cat([data, rows.to(data)])))
 
     def apply(self) -> None:
-        """Replace the data. Gradients are discarded, since they have the old shape."""
+        """Replace the data."""
         for tensor, _, new in self._changes:
-            tensor.grad = None
-            tensor.data = new
+            _replace_data(tensor, new)
 
     def undo(self) -> None:
         """Restore the old data."""
         for tensor, old, _ in self._changes:
-            tensor.grad = None
-            tensor.data = old
+            _replace_data(tensor, old)
+
+
+def _replace_data(tensor: Tensor, data: Tensor) -> None:
+    """Replace the data of a tensor by data of another shape, and discard its gradient."""
+    if tensor.requires_grad:
+        tensor.grad = None
+        # A graph that the user still holds keeps the node that accumulates gradients of the old
+        # shape; autograd creates a new one only if the dtype changes.
+        other = torch.float32 if data.dtype == torch.float64 else torch.float64
+        tensor.data = data.new_empty(0, dtype=other)
+    tensor.data = data
 
 
 def grow_heads(
