@@ -201,7 +201,9 @@ def grow_heads(
     copies = (network.get_submodule(head.name) for network in learner.networks())
     heads = [each for each in copies if isinstance(each, nn.Linear)]
     growth = Growth(classes, learner._seed)
-    scale = float(head.module.weight.detach().float().square().mean().sqrt())
+    scale = float(head.module.weight.detach().double().square().mean().sqrt())
+    if not math.isfinite(scale):  # training has diverged
+        scale = 1 / math.sqrt(head.module.in_features)
     for each in heads:
         growth.add_head(each, scale)
     growth.add_optimizer_state(learner.optimizer, head.module.parameters(recurse=False))
