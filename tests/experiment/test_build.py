@@ -320,7 +320,7 @@ def test_a_run_is_loaded_elsewhere_with_the_users_own_objects(
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not (Path(p) / "own.py").is_file()])
     with pytest.raises(ValueError, match="own:network"):
         load_run(folder, method=ER)
-    modules: list[Any] = [nn.Linear(6, 4), lambda shape, classes: nn.Linear(*shape, classes)]
+    modules: list[Any] = [nn.Linear(6, 4), lambda shape, classes: nn.Linear(shape[0], classes)]
     outputs = []
     for network in modules:  # the stream prepares inputs in the default way and is not needed
         learner = load_run(folder, network=network, method=type("Mine", (ER,), {}))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from perdure import CLSER, ER, ICaRL, Learner, MeanER, Samples
 from perdure.networks import MLP, ResNet18
+from perdure.structures import arguments, as_tensors
 
 Make = Callable[[int], Any]
 BATCHES = (1, 7)
@@ -29,8 +30,24 @@ class Transformer(nn.Module):
         self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
         self.head = nn.Linear(16, classes)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.encoder(self.embedding(x.long())).mean(dim=1))  # type: ignore[no-any-return]
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        x = self.embedding(input_ids)
+        if attention_mask is None:
+            attention_mask = torch.ones_like(input_ids)
+        x = self.encoder(x, src_key_padding_mask=attention_mask == 0)
+        weight = attention_mask[..., None].float()
+        return self.head((x * weight).sum(dim=1) / weight.sum(dim=1))  # type: ignore[no-any-return]
+
+
+class Pair(nn.Module):
+    """A network with two inputs, the second a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(6, 8), nn.Linear(3, 8), nn.Linear(8, 5)
+
+    def forward(self, first: Tensor, second: dict[str, Tensor]) -> Tensor:
+        return self.head(self.first(first) + self.second(second["rows"]))  # type: ignore[no-any-return]
 
 
 def cnn() -> nn.Module:
@@ -45,6 +62,12 @@ def cnn() -> nn.Module:
     )
 
 
+def tokens(n: int) -> dict[str, Tensor]:
+    mask = (torch.rand(n, 6) > 0.3).long()
+    mask[:, 0] = 1
+    return {"input_ids": torch.randint(50, (n, 6)), "attention_mask": mask}
+
+
 def pixels(n: int) -> Tensor:
     return torch.randint(256, (n, 3, 8, 8), dtype=torch.uint8)
 
@@ -54,6 +77,8 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Make]] = {
     "cnn": (cnn, pixels),
     "resnet": (lambda: ResNet18(5, width=2), pixels),
     "transformer": (lambda: Transformer(5), lambda n: torch.randint(50, (n, 4))),
+    "dict": (lambda: Transformer(5), tokens),
+    "nested": (Pair, lambda n: (torch.rand(n, 6), {"rows": torch.rand(n, 3)})),
 }
 
 
@@ -76,13 +101,18 @@ def trained(network: str, kind: type[Learner] = CLSER, **arguments: Any) -> tupl
 def answer(path: Path, inputs: Any) -> Tensor:
     """Return the first output of an exported model."""
     if path.suffix == ".pt2":
-        return torch.export.load(path).module()(inputs)  # type: ignore[no-any-return]
+        positional, named = arguments(inputs)
+        return torch.export.load(path).module()(*positional, **named)  # type: ignore[no-any-return]
     from onnxruntime import InferenceSession
 
     session = InferenceSession(path, providers=["CPUExecutionProvider"])
     assert [output.name for output in session.get_outputs()] == ["logits"]
-    assert [each.name for each in session.get_inputs()] == ["inputs"]
-    return torch.from_numpy(session.run(None, {"inputs": inputs.numpy()})[0])
+    if isinstance(inputs, Tensor):
+        inputs = {"inputs": inputs}
+    if isinstance(inputs, tuple):
+        inputs = {"inputs_0": inputs[0], "inputs_1_rows": inputs[1]["rows"]}
+    feed = {name: tensor.numpy() for name, tensor in inputs.items()}
+    return torch.from_numpy(session.run(None, feed)[0])
 
 
 def check_export(learner: Learner, make: Make, path: Path) -> None:
@@ -91,11 +121,11 @@ def check_export(learner: Learner, make: Make, path: Path) -> None:
     assert str(learner.state_dict()) == state
     for count in BATCHES:
         inputs = make(count)
-        expected = next(iter(learner.predictors().values()))(inputs)
+        expected = next(iter(learner.predictors().values()))(as_tensors(inputs))
         torch.testing.assert_close(answer(path, inputs), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn", "transformer"])
+@pytest.mark.parametrize("network", ["mlp", "cnn", "dict", "nested"])
 def test_pt2(network: str, tmp_path: Path) -> None:
     check_export(*trained(network), tmp_path / "model.pt2")
 
@@ -124,6 +154,7 @@ def test_a_learner_that_has_seen_no_batch_is_exported(tmp_path: Path) -> None:
     check_export(learner, lambda n: torch.rand(n, 6), tmp_path / "model.pt2")
 
 
+@pytest.mark.slow
 def test_the_file_works_without_perdure(tmp_path: Path) -> None:
     learner, make = trained("mlp")
     learner.export(tmp_path / "model.pt2", make(4))

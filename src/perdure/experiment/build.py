@@ -147,14 +147,16 @@ def build_learner(
     method: type[Learner] | None = None,
 ) -> Learner:
     """The learner with a newly initialised network, or with a given network or method."""
-    if not isinstance(network, nn.Module):
+    if isinstance(network, nn.Module):
+        module = network
+    else:
         make = network or catalog.NETWORKS.get(config.network)
         make = make or catalog.find_object(config.network, "network")
         classes = inputs.classes or 1  # unknown in advance: the network starts with one and grows
-        network = initialised(make, inputs.shape, classes, seed)
-    network = network.to(config.device)
+        module = initialised(make, inputs.shape, classes, seed)
+    module = module.to(config.device)
     if config.device != "cpu":
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     learner = method or catalog.find_learner(config.method)
     accepted = catalog.accepted(learner)
     arguments: dict[str, Any] = {name: None for name in accepted if is_optional(accepted[name])}
@@ -177,7 +179,7 @@ def build_learner(
             )
         arguments["grow"] = True
     return learner(
-        network, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
+        module, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
     )
 
 

@@ -124,7 +124,7 @@ class OnlineClassifier:
         """Return the probability of each label [n, labels], in the order of `labels`."""
         if self.learner is None:
             self.learner = self._build()
-        parts = torch.from_numpy(rows).split(CHUNK)
+        parts = torch.split(torch.from_numpy(rows), CHUNK)
         found = torch.cat([self.learner.predict_proba(part).cpu() for part in parts]).double()
         return np.asarray(found / found.sum(dim=1, keepdim=True))
 

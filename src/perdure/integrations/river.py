@@ -20,10 +20,10 @@ except ImportError:
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = Mapping[Hashable, Any]
+Row = Mapping[Any, Any]
 
 
-class ContinualClassifier(MiniBatchClassifier):
+class ContinualClassifier(MiniBatchClassifier):  # type: ignore[misc]
     """A classifier that learns continually, with CLS-ER by default.
 
     Features are numbers in dictionaries. They may appear later or be absent: an absent feature, or

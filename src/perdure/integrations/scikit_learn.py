@@ -84,13 +84,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: Rows [n, features].
             y: Labels [n].
         """
-        X, y = self._check(X, y, reset=True)
+        rows, labels = self._check(X, y, reset=True)
         random = check_random_state(self.random_state)
-        online, classes = self._start(random), np.unique(y)
+        online, classes = self._start(random), np.unique(labels)
         online.announce(classes.tolist())
         for _ in range(self.epochs):
-            order = random.permutation(len(X))
-            self._learn(online, X[order], y[order])
+            order = random.permutation(len(rows))
+            self._learn(online, rows[order], labels[order])
         self._online, self.classes_ = online, classes
         return self
 
@@ -105,13 +105,13 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             classes: Labels to expect, optional: outputs for them are created now.
         """
         online: OnlineClassifier | None = getattr(self, "_online", None)
-        X, y = self._check(X, y, reset=online is None)
-        announced = y[:0] if classes is None else np.unique(np.asarray(classes))
-        known = y[:0] if online is None else self.classes_
-        merged = _merge(known, announced, y)
+        rows, labels = self._check(X, y, reset=online is None)
+        announced = labels[:0] if classes is None else np.unique(np.asarray(classes))
+        known = labels[:0] if online is None else self.classes_
+        merged = _merge(known, announced, labels)
         online = online or self._start(check_random_state(self.random_state))
         online.announce(announced.tolist())
-        self._learn(online, X, y)
+        self._learn(online, rows, labels)
         self._online, self.classes_ = online, merged
         return self
 
@@ -131,9 +131,9 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             X: Rows [n, features].
         """
         check_is_fitted(self, "classes_")
-        X = validate_data(self, X, dtype=np.float64, reset=False)
+        rows = validate_data(self, X, dtype=np.float64, reset=False)
         order = [self._online.labels.index(label) for label in self.classes_.tolist()]
-        return self._online.probabilities(X)[:, order]
+        return self._online.probabilities(rows)[:, order]
 
     @property
     def learner_(self) -> Any:
@@ -152,12 +152,12 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             value = getattr(self, name)
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected an integer of at least 1")
-        X, y = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        rows, labels = validate_data(self, X, y, dtype=np.float64, reset=reset)
         try:
-            check_classification_targets(y)
+            check_classification_targets(labels)
         except TypeError:
             raise ValueError(_UNSORTABLE) from None
-        return X, y
+        return rows, labels
 
     def _start(self, random: np.random.RandomState) -> OnlineClassifier:
         return OnlineClassifier(

@@ -100,7 +100,7 @@ def _to_onnx(program: ExportedProgram, example: Inputs) -> bytes:
             f"the network cannot be exported to ONNX, but perhaps to .pt2: {_first_line(error)}"
         ) from error
     assert exported is not None
-    return exported.model_proto.SerializeToString()
+    return bytes(exported.model_proto.SerializeToString())
 
 
 def _input_names(example: Inputs) -> Iterator[str]:

@@ -182,7 +182,8 @@ class Learner(ABC):
         """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
 
         Old outputs stay the same. The weights of new ones are drawn with the standard deviation of
-        the old ones, equally in all networks; their biases are zero. Optimizer state gets zeros, stored logits get the lowest one of each sample.
+        the old ones, equally in all networks; their biases are zero. Optimizer state gets zeros,
+        stored logits get the lowest one of each sample.
 
         Args:
             classes: Number of outputs, at least as many as now.
