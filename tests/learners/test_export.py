@@ -125,7 +125,7 @@ def check_export(learner: Learner, make: Make, path: Path) -> None:
         torch.testing.assert_close(answer(path, inputs), expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("network", ["mlp", "cnn", "dict", "nested"])
+@pytest.mark.parametrize("network", ["cnn", "dict", "nested"])
 def test_pt2(network: str, tmp_path: Path) -> None:
     check_export(*trained(network), tmp_path / "model.pt2")
 
@@ -142,11 +142,6 @@ def test_every_network_and_predictor(
     network: str, kind: type[Learner], suffix: str, tmp_path: Path
 ) -> None:
     check_export(*trained(network, kind), tmp_path / f"model.{suffix}")
-
-
-def test_the_nearest_mean_classifier_is_exported_with_its_means(tmp_path: Path) -> None:
-    learner, make = trained("mlp", ICaRL)
-    check_export(learner, make, tmp_path / "model.pt2")
 
 
 def test_a_learner_that_has_seen_no_batch_is_exported(tmp_path: Path) -> None:
