@@ -107,6 +107,7 @@ def answer(path: Path, inputs: Any) -> Tensor:
 
     session = InferenceSession(path, providers=["CPUExecutionProvider"])
     assert [output.name for output in session.get_outputs()] == ["logits"]
+    assert {each.shape[0] for each in session.get_inputs()} == {"batch"}
     if isinstance(inputs, Tensor):
         inputs = {"inputs": inputs}
     if isinstance(inputs, tuple):

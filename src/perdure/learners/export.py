@@ -100,7 +100,13 @@ def _to_onnx(program: ExportedProgram, example: Inputs) -> bytes:
             f"the network cannot be exported to ONNX, but perhaps to .pt2: {_first_line(error)}"
         ) from error
     assert exported is not None
-    return bytes(exported.model_proto.SerializeToString())
+    model = exported.model_proto
+    symbol = model.graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
+        for dim in value.type.tensor_type.shape.dim:
+            if dim.dim_param == symbol:
+                dim.dim_param = "batch"
+    return bytes(model.SerializeToString())
 
 
 def _input_names(example: Inputs) -> Iterator[str]:
