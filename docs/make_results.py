@@ -135,6 +135,8 @@ def _from_summary(line: str) -> Row:
     """A line that `Setting.summary` wrote."""
     summary: dict[str, Any] = json.loads(line)
     stream, method, size, data = (summary[k] for k in ("stream", "method", "buffer_size", "data"))
+    if method not in catalog.METHODS:  # a user's own would be imported
+        raise ValueError(f"unknown method {method!r} in a summary")
     usual = default_hyperparameters(stream, method, size, data).values
     config = RunConfig(
         stream=stream,

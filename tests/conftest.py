@@ -22,7 +22,11 @@ pytest_plugins = ["pytester"]
 settings.register_profile("perdure", deadline=None, derandomize=True)
 settings.load_profile("perdure")
 
-ALLOWED_SKIPS = ("no CUDA device", "other hardware or torch than recorded")
+ALLOWED_SKIPS = (
+    "no CUDA device",
+    "other hardware or torch than recorded",
+    "optional package not installed",
+)
 """Starts of the reasons for a skip that CI accepts."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 

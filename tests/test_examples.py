@@ -79,7 +79,7 @@ def percentages(text: str) -> list[int]:
 
 def test_every_docstring_contains_the_command() -> None:
     own = ["own_loop", "own_method", "own_network", "own_stream"]
-    assert ["continue_learning", *own, "pretrained_backbone"] == NAMES
+    assert ["continue_learning", "lightning_loop", *own, "pretrained_backbone"] == NAMES
     for name in NAMES:
         assert any(words[:2] == ["python", f"{name}.py"] for words in quoted(name))
 
@@ -128,3 +128,13 @@ def test_pretrained_backbone(here: Path) -> None:
     (accuracy,) = percentages(printed)
     assert accuracy >= 80
     assert "shared by three networks" in printed
+
+
+@pytest.mark.slow
+def test_lightning_loop(here: Path) -> None:
+    pytest.importorskip("lightning", reason="optional package not installed")
+    ended = subprocess.run(  # Lightning prints advice and warnings
+        [sys.executable, "lightning_loop.py"], capture_output=True, text=True, check=True
+    )
+    (accuracy,) = percentages(ended.stdout)
+    assert accuracy >= 90

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     )
     from perdure.records import Samples
     from perdure.streams import Stream, from_batches, from_dataset, from_tensors
-    from perdure.training import fit
+    from perdure.training import Callback, fit
 
 __version__ = "0.1.0"
 
@@ -45,6 +45,7 @@ __all__ = [
     "GSS",
     "MER",
     "SGD",
+    "Callback",
     "ICaRL",
     "Learner",
     "MeanER",

@@ -158,6 +158,15 @@ class RunConfig:
         """The part of `config.json` that describes the settings."""
         return {**self.identity(), "hash": self.hash, "notes": list(self.notes)}
 
+    def user_code(self) -> dict[str, str]:
+        """The names that are not in the catalog but refer to a user's code: `module:name`."""
+        named = {
+            "stream": (self.stream, catalog.STREAMS),
+            "network": (self.network, catalog.NETWORKS),
+            "method": (self.method, catalog.METHODS),
+        }
+        return {what: name for what, (name, known) in named.items() if name not in known}
+
     @property
     def batch(self) -> int:
         """Samples of the stream in each step."""

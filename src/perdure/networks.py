@@ -51,7 +51,7 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, shortcut: Tensor | None = None) -> Tensor:
         """Compute relu(norm(x) + shortcut); ReLU and shortcut are optional."""
-        parts = self.parts or (len(x),)
+        parts = self.parts or (x.shape[0],)  # len(x) would fix the batch size of an export
         if self.training and self.momentum is not None and _can_fuse(x, parts):
             from perdure.kernels.norm import norm_add_relu
 

@@ -70,8 +70,26 @@ def load_state(part: object, state: Any) -> None:
         part.set_state(state.cpu())
     elif isinstance(part, Optimizer):
         _load_optimizer_state(part, state)
+    elif isinstance(part, nn.Module):
+        _load_module_state(part, state)
     else:
         cast(Stateful, part).load_state_dict(state)
+
+
+def _load_module_state(module: nn.Module, state: State) -> None:
+    """Restore weights and buffers; the error for the first that does not fit is one sentence."""
+    own = module.state_dict()
+    for name in [*own, *state]:
+        if name not in state:
+            raise ValueError(f"the state has no {name}")
+        if name not in own:
+            raise ValueError(f"the state has {name}, which the network does not have")
+        if isinstance(own[name], Tensor) and own[name].shape != state[name].shape:
+            raise ValueError(
+                f"{name} has the shape {tuple(state[name].shape)} in the state and "
+                f"{tuple(own[name].shape)} in the network"
+            )
+    module.load_state_dict(state)
 
 
 def _get_optimizer_state(optimizer: Optimizer) -> State:

@@ -80,7 +80,7 @@ def map_leaves(function: Callable[..., Any], inputs: Inputs, *others: Inputs) ->
 
 def length(inputs: Inputs) -> int:
     """Return the number of samples."""
-    return len(next(leaves(inputs)))
+    return next(leaves(inputs)).shape[0]  # len() would fix the batch size of an export
 
 
 def select(inputs: Inputs, rows: slice | Tensor) -> Inputs:

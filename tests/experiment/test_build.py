@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from perdure import CLSER, Learner, load_run
+from perdure import CLSER, ER, Learner, load_run
 from perdure.catalog import METHODS, find_learner
 from perdure.config import RunConfig
 from perdure.experiment.build import build_run, initialised, read_dataset
@@ -279,7 +280,10 @@ def test_a_run_of_a_users_method_stream_and_network_is_loaded(write: Write, tmp_
         """,
     )
     config = resolve("mine:stream", "mine:Mine", 10, network="mine:network", given={"strength": 3})
-    learner = load_run(train_one(config, tmp_path))
+    folder = train_one(config, tmp_path)
+    with pytest.raises(ValueError, match=r"mine:stream.*trust_code"):
+        load_run(folder)
+    learner = load_run(folder, trust_code=True)
     assert type(learner).__name__ == "Mine"
     assert learner.strength == 3  # type: ignore[attr-defined]
     assert torch.equal(learner.normalise(torch.ones(2)), torch.ones(2) / 2)
@@ -314,6 +318,52 @@ def test_networks_grow_on_streams_that_do_not_state_their_classes(
     assert learner.predict_proba(torch.eye(6)).shape == (6, 5)
     learner.observe(torch.eye(6), torch.arange(6))
     assert learner.predict_proba(torch.eye(6)).shape == (6, 6)
+
+
+def test_a_run_is_loaded_elsewhere_with_the_users_own_objects(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(
+        "own",
+        """
+        import torch
+        from perdure import ER, from_tensors
+
+        class Mine(ER):
+            pass
+
+        def stream():
+            draws = torch.Generator().manual_seed(0)
+            inputs, labels = torch.rand(40, 6, generator=draws), torch.arange(40) % 4
+            return from_tensors(inputs, labels, test=(inputs, labels))
+
+        def network(shape, classes):
+            return torch.nn.Linear(*shape, classes)
+        """,
+    )
+    config = resolve("own:stream", "own:Mine", 10, network="own:network")
+    folder = train_one(config, tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    monkeypatch.delitem(sys.modules, "own")
+    monkeypatch.setattr(sys, "path", [p for p in sys.path if not (Path(p) / "own.py").is_file()])
+    with pytest.raises(ValueError, match="own:network"):
+        load_run(folder, method=ER)
+    modules: list[Any] = [nn.Linear(6, 4), lambda shape, classes: nn.Linear(shape[0], classes)]
+    outputs = []
+    for network in modules:  # the stream prepares inputs in the default way and is not needed
+        learner = load_run(folder, network=network, method=type("Mine", (ER,), {}))
+        outputs.append(learner.predict_proba(torch.ones(1, 6)))
+    assert torch.equal(*outputs)
+    assert "own" not in sys.modules
+    with pytest.raises(ValueError, match=r"\(4, 6\).*\(4, 7\)") as raised:
+        load_run(folder, network=nn.Linear(7, 4), method=type("Mine", (ER,), {}))
+    assert "\n" not in str(raised.value)
+    wrong: list[dict[str, Any]] = [{"network": 3}, {"method": ER(nn.Linear(6, 4), buffer_size=3)}]
+    for arguments in wrong:
+        with pytest.raises(ValueError, match="expected"):
+            load_run(folder, **{"network": modules[1], "method": ER, **arguments})
 
 
 def test_folders_without_a_finished_run_are_refused(finished: Path, tmp_path: Path) -> None:

@@ -50,20 +50,26 @@ def test_old_weights_are_identical_and_parameters_the_same_objects() -> None:
         assert head.weight[:3].equal(old_weight)
         assert head.bias[:3].equal(old_bias)
         assert head.weight[3:].equal(heads[0].weight[3:])
-        assert 0 < float(head.weight[3:].abs().max().detach()) <= 8**-0.5
+        assert 0 < float(head.weight[3:].abs().max().detach()) < 2
     learner.grow(5)
     observe(learner, 3, 4)
 
 
-def test_new_rows_depend_on_seed_and_class_only() -> None:
-    def rows(seed: int, start: int) -> Tensor:
+def test_new_rows_depend_on_seed_and_class_and_have_the_scale_of_the_old() -> None:
+    def rows(seed: int, start: int, scale: float = 1.0) -> Tensor:
         learner = ER(network(start), buffer_size=5, seed=seed)
+        head = linear(learner.network[-1])  # type: ignore[index]
+        nn.init.constant_(head.weight, scale)
         torch.manual_seed(start)
         learner.grow(6)
-        return linear(learner.network[-1]).weight[4:].detach()  # type: ignore[index]
+        assert head.bias[4:].count_nonzero() == 0
+        return head.weight[4:].detach()
 
     assert rows(0, 2).equal(rows(0, 4))
     assert not rows(0, 2).equal(rows(1, 2))
+    torch.testing.assert_close(rows(0, 2, 3.0), 3 * rows(0, 2))
+    assert 0.5 < float(rows(0, 2).square().mean().sqrt()) < 2
+    assert rows(0, 2, torch.inf).isfinite().all()  # training has diverged
 
 
 def test_optimizer_state_gets_zeros_and_schedulers_continue() -> None:

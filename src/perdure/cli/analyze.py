@@ -42,6 +42,8 @@ class AnalyzeOptions:
     """Where to compute; auto uses a GPU if there is one."""
     again: Switch = False
     """Replace existing analyses."""
+    trust_code: Switch = False
+    """Import streams, networks and methods that the folders name as module:name."""
     output: OutputFlags = field(default_factory=OutputFlags)
 
 
@@ -82,7 +84,13 @@ def analyze(options: AnalyzeOptions) -> int:
             skipped[name] = "does not contain its networks"
         else:
             try:
-                analyze_run(name, settings, data_root=options.data, device=device)
+                analyze_run(
+                    name,
+                    settings,
+                    data_root=options.data,
+                    device=device,
+                    trust_code=options.trust_code,
+                )
             except ValueError as error:
                 failed[name] = str(error)
                 print_status(f"failed: {name}: {error}")

@@ -43,6 +43,8 @@ class ReportOptions:
     """Folder with the datasets, for missing analyses."""
     as_is: Switch = False
     """Do not compute missing analyses."""
+    trust_code: Switch = False
+    """For missing analyses, import code that the folders name as module:name."""
     title: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
     """Title of the report. Default: the names of the folders."""
     quiet: Switch = False
@@ -66,7 +68,9 @@ def report(options: ReportOptions) -> int:
         writable(options.figures, "--figures")
     collection, missing = collect(options.runs), dict[str, str]()
     if not options.as_is:
-        collection, missing = _with_analyses(collection, options.data, quiet=options.quiet)
+        collection, missing = _with_analyses(
+            collection, options.data, quiet=options.quiet, trust_code=options.trust_code
+        )
     names = ", ".join(path.resolve().name or str(path) for path in options.runs)
     content = compose(collection, options.title or f"Report on {names}", missing)
     write_atomic(out, render(content, form).encode())
@@ -84,7 +88,7 @@ def report(options: ReportOptions) -> int:
 
 
 def _with_analyses(
-    collection: Collection, data: Path | None, *, quiet: bool
+    collection: Collection, data: Path | None, *, quiet: bool, trust_code: bool
 ) -> tuple[Collection, dict[str, str]]:
     """The runs with all analyses that can be computed, and why others cannot, by place."""
     import torch
@@ -102,7 +106,7 @@ def _with_analyses(
             progress = f"analysing {run.place} ({number} of {len(lacking)})"
             print(progress, file=sys.stderr, flush=True)
         try:
-            analyze(run.folder.path, data_root=data)
+            analyze(run.folder.path, data_root=data, trust_code=trust_code)
             found[id(run)] = with_analysis(run)
         except (ValueError, OSError) as error:
             missing[run.place] = str(error).replace(str(run.folder.path), run.place)

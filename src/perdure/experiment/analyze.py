@@ -22,7 +22,7 @@ from perdure.evaluation import (
 from perdure.evaluation.calibration import BINS
 from perdure.evaluation.flatness import DRAWS, SIGMAS
 from perdure.evaluation.task_bias import groups_of
-from perdure.experiment.build import build_stream, load_run, read_dataset
+from perdure.experiment.build import build_stream, load_run, read_dataset, refuse_user_code
 from perdure.files import write_json
 from perdure.randomness import generator
 from perdure.results.folder import RunFolder
@@ -73,6 +73,7 @@ def analyze(
     *,
     data_root: Path | None = None,
     device: str = "cpu",
+    trust_code: bool = False,
 ) -> Analysis:
     """Analyse a finished run and write `analysis.json` to its folder.
 
@@ -81,12 +82,17 @@ def analyze(
         settings: Settings of the analysis.
         data_root: Folder with the datasets, the only one searched.
         device: Where to compute.
+        trust_code: As in `load_run`.
 
     Raises:
-        ValueError: If the folder is not a finished run, its data is missing, or its networks do
-            not reproduce the accuracies of its result. Nothing is written then.
+        ValueError: If the folder is not a finished run, its data is missing, it names code that is
+            not trusted, or its networks do not reproduce the accuracies of its result. Nothing is
+            written then.
     """
-    content = _compute(read_run(Path(folder)), settings or AnalysisSettings(), data_root, device)
+    run = read_run(Path(folder))
+    if not trust_code:
+        refuse_user_code(run.config, run.folder.path)
+    content = _compute(run, settings or AnalysisSettings(), data_root, device)
     write_json(Path(folder) / "analysis.json", content)
     return RunFolder(Path(folder)).read("analysis.json", Analysis)
 
@@ -102,7 +108,7 @@ def _compute(
 ) -> dict[str, Any]:
     root = None if data_root is None else str(data_root)
     config = replace(run.config, device=device, data_root=root)
-    learner = load_run(run.folder.path, device=device)
+    learner = load_run(run.folder.path, device=device, trust_code=True)  # checked by the caller
     stream = build_stream(config, read_dataset(config), run.seed)
     if stream.checksum != run.facts.stream_checksum:
         raise ValueError(

@@ -5,7 +5,7 @@ Code below this module takes plain arguments, never a configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,7 +20,7 @@ from perdure.learners import Learner
 from perdure.randomness import derive, generator
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
-from perdure.streams import Augment, Normaliser, Stream
+from perdure.streams import Augment, Normaliser, Scale, Stream
 from perdure.structures import as_shape, map_leaves, select
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager
@@ -60,17 +60,19 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
 
 def load_user_stream(reference: str) -> Stream:
     """The stream that a user's `module:function` returns."""
-    stream = catalog.find_object(reference, "stream")
+    return check_stream(catalog.find_object(reference, "stream"), f"stream {reference!r}")
+
+
+def check_stream(stream: object, name: str) -> Stream:
+    """The stream that a user gave, itself or as a function that returns it."""
     if callable(stream):
         try:
             stream = stream()
         except Exception as error:
             reason = catalog.describe_error(error)
-            raise ValueError(f"stream {reference!r} failed: {reason}") from error
+            raise ValueError(f"{name} failed: {reason}") from error
     if not isinstance(stream, Stream):
-        raise ValueError(
-            f"stream {reference!r} returned {type(stream).__name__}; expected a Stream"
-        )
+        raise ValueError(f"{name} returned {type(stream).__name__}; expected a Stream")
     return stream
 
 
@@ -139,16 +141,26 @@ class _Inputs(NamedTuple):
         return cls(stream.shape, stream.classes, tasks, stream.normalise, stream.augment)
 
 
-def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
-    """The learner with a newly initialised network."""
-    make_network = catalog.NETWORKS.get(config.network) or catalog.find_object(
-        config.network, "network"
-    )
-    classes = inputs.classes or 1  # unknown in advance: the network starts with one and grows
-    network = initialised(make_network, inputs.shape, classes, seed).to(config.device)
+def build_learner(
+    config: RunConfig,
+    inputs: _Inputs,
+    seed: int,
+    *,
+    network: nn.Module | Callable[..., Any] | None = None,
+    method: type[Learner] | None = None,
+) -> Learner:
+    """The learner with a newly initialised network, or with a given network or method."""
+    if isinstance(network, nn.Module):
+        module = network
+    else:
+        make = network or catalog.NETWORKS.get(config.network)
+        make = make or catalog.find_object(config.network, "network")
+        classes = inputs.classes or 1  # unknown in advance: the network starts with one and grows
+        module = initialised(make, inputs.shape, classes, seed)
+    module = module.to(config.device)
     if config.device != "cpu":
-        network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    learner = catalog.find_learner(config.method)
+        module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    learner = method or catalog.find_learner(config.method)
     accepted = catalog.accepted(learner)
     arguments: dict[str, Any] = {name: None for name in accepted if is_optional(accepted[name])}
     arguments |= {
@@ -172,7 +184,7 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
             )
         arguments["grow"] = True
     return learner(
-        network, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
+        module, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
     )
 
 
@@ -217,31 +229,76 @@ def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
     }
 
 
-def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
+def refuse_user_code(config: RunConfig, folder: Path, given: Container[str] = ()) -> None:
+    """Raise ValueError if loading the run would import code that is not part of perdure.
+
+    `given` are the kinds of objects that the caller provides itself.
+    """
+    for what, name in config.user_code().items():
+        if what not in given:
+            raise ValueError(
+                f"{folder} names the {what} {name!r}, which is not part of perdure, and loading it "
+                f"runs its code; pass {what}= to load_run or, if you trust the folder, "
+                "trust_code=True (--trust-code on the command line)"
+            )
+
+
+def load_run(
+    folder: str | Path,
+    *,
+    network: nn.Module | Callable[[tuple[int, ...], int], nn.Module] | None = None,
+    method: type[Learner] | None = None,
+    stream: Stream | Callable[[], Stream] | None = None,
+    trust_code: bool = False,
+    device: str = "cpu",
+) -> Learner:
     """The learner of a finished run, ready to predict or to continue learning.
 
-    The data is not needed, unless the stream is a user's own, which defines how inputs are
-    normalised.
+    The data is not needed. A network, method or stream of your own is passed as an argument, or
+    imported by the name that the run was made with if `trust_code` is True.
 
     Args:
         folder: The run's folder.
+        network: The run's network: a module, whose weights are replaced, or the function
+            `network(shape, classes)` that builds it.
+        method: The run's learner class.
+        stream: The run's stream, or the function that returns it. Only needed if the stream has an
+            augmentation or normalisation of its own.
+        trust_code: Whether to import the stream, network or method that the folder names as
+            `module:name`. This runs code that whoever wrote the folder chose.
         device: Where to put the learner.
 
     Raises:
-        ValueError: If the folder is not a finished run, or a file is missing or damaged.
+        ValueError: If the folder is not a finished run, a file is missing or damaged, an argument
+            does not fit the run, or the folder names code that is not part of perdure, is not
+            given and not trusted.
     """
     run = RunFolder(Path(folder))
     config, facts = run.read("config.json", RunConfig), run.read("config.json", Facts)
+    if not (network is None or callable(network)):
+        raise ValueError(f"network is {network!r}; expected an nn.Module or a function")
+    if not (method is None or (isinstance(method, type) and issubclass(method, Learner))):
+        raise ValueError(f"method is {method!r}; expected a subclass of perdure.Learner")
+    objects = {"network": network, "method": method, "stream": stream}
+    given = {name for name, value in objects.items() if value is not None}
+    plain = (facts.normalise, facts.augment) == (repr(Scale()), repr(None))
+    if not trust_code:
+        refuse_user_code(config, run.path, given | ({"stream"} if plain else set()))
     run.read("result.json", Result)
     if not run.has_networks:
         raise ValueError(f"{run.path} does not contain {LEARNER_FILE}: its networks were not kept")
     run.check(LEARNER_FILE)
-    entry = catalog.STREAMS.get(config.stream) or load_user_stream(config.stream)
-    inputs = _Inputs(
-        as_shape(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment
-    )
+    source: Stream | catalog.Entry | None = catalog.STREAMS.get(config.stream)
+    if stream is not None:
+        source = check_stream(stream, "stream")
+    elif source is None and not plain:
+        source = load_user_stream(config.stream)
+    normalise, augment = (source.normalise, source.augment) if source else (Scale(), None)
+    inputs = _Inputs(as_shape(facts.shape), facts.classes, facts.tasks, normalise, augment)
     try:
-        learner = build_learner(replace(config, device=device), inputs, facts.seed)
+        learner = build_learner(
+            replace(config, device=device), inputs, facts.seed, network=network, method=method
+        )
     except TypeError as error:
         raise ValueError(f"{run.path / 'config.json'} does not fit the method: {error}") from None
     learner.load(run.path / LEARNER_FILE)

@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from perdure.integrations.scalars import scalars
 from perdure.results import RunFolder
 
 
@@ -85,26 +86,10 @@ class _RunLog:
         self.position = 0
 
     def _log(self, event: dict[str, Any]) -> None:
-        for name, value in _scalars(event).items():
+        for name, value in scalars(event).items():
             if self.writer is None:
                 from torch.utils.tensorboard import SummaryWriter
 
                 # Hide what an earlier log of the same run contains.
                 self.writer = SummaryWriter(self.target, purge_step=0)
             self.writer.add_scalar(name, value, event["step"])
-
-
-def _scalars(event: dict[str, Any]) -> dict[str, float]:
-    match event:
-        case {"event": "metrics", "values": dict() as metrics}:
-            return {f"train/{name}": value for name, value in metrics.items()}
-        case {"event": "evaluation", "class_il": class_il}:
-            return {
-                f"accuracy/{predictor}/test {test}": accuracy
-                for predictor, row in class_il.items()
-                for test, accuracy in enumerate(row)
-                if accuracy is not None
-            }
-        case {"event": "memory", "classes": counts}:
-            return {f"memory/class {c}": count for c, count in enumerate(counts)}
-    return {}

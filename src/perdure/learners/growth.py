@@ -97,20 +97,25 @@ class Growth:
         self.seed = seed
         self._changes: list[tuple[Tensor, Tensor, Tensor]] = []
 
-    def add_head(self, head: nn.Linear) -> None:
-        """Append rows drawn from the default initialisation of nn.Linear.
+    def add_head(self, head: nn.Linear, scale: float) -> None:
+        """Append weights drawn at random, and biases of zero.
 
-        The row of a class depends on the seed and the class only, so all networks get the same.
+        The row of a class depends on the seed, the class and the scale only, so all networks get
+        the same.
+
+        Args:
+            head: The layer that grows.
+            scale: Standard deviation of the new weights. That of the weights there are keeps a new
+                class from starting with much smaller gradients than the old ones.
         """
-        bound = 1 / math.sqrt(max(head.in_features, 1))
+        bound = scale * math.sqrt(3)
         for name, parameter in head.named_parameters(recurse=False):
-            rows = [
-                torch.empty(parameter.shape[1:]).uniform_(
-                    -bound, bound, generator=generator(self.seed, f"{name} of class {number}")
-                )
-                for number in range(len(parameter), self.classes)
-            ]
-            self._append(parameter, torch.stack(rows))
+            rows = parameter.new_zeros(self.classes - len(parameter), *parameter.shape[1:]).cpu()
+            if name == "weight":
+                for number, row in enumerate(rows, len(parameter)):
+                    draws = generator(self.seed, f"{name} of class {number}")
+                    row.uniform_(-bound, bound, generator=draws)
+            self._append(parameter, rows)
 
     def add_optimizer_state(self, optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
         """Append zeros to the state of the given parameters: momentum, Adam's moments."""
@@ -196,8 +201,11 @@ def grow_heads(
     copies = (network.get_submodule(head.name) for network in learner.networks())
     heads = [each for each in copies if isinstance(each, nn.Linear)]
     growth = Growth(classes, learner._seed)
+    scale = float(head.module.weight.detach().double().square().mean().sqrt())
+    if not math.isfinite(scale):  # training has diverged
+        scale = 1 / math.sqrt(head.module.in_features)
     for each in heads:
-        growth.add_head(each)
+        growth.add_head(each, scale)
     growth.add_optimizer_state(learner.optimizer, head.module.parameters(recurse=False))
     for tensor in learner.per_class():
         growth.add_rows(tensor)

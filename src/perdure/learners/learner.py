@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_optimizer
+from perdure.learners.export import export
 from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.inputs import (
     InputSpec,
@@ -90,9 +91,11 @@ class Learner(ABC):
         else:
             check_optimizer(optimizer, list(network.parameters()))
         self.network = training_mode(network)
+        """The working network, which is trained in place."""
         self._parameters = parameters
         self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
+        """Its optimizer, for example for a learning-rate scheduler."""
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
@@ -178,8 +181,9 @@ class Learner(ABC):
     def grow(self, classes: int) -> None:
         """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
 
-        Old outputs stay the same. New ones are initialised like those of a new layer, equally in
-        all networks. Optimizer state gets zeros, stored logits get the lowest one of each sample.
+        Old outputs stay the same. The weights of new ones are drawn with the standard deviation of
+        the old ones, equally in all networks; their biases are zero. Optimizer state gets zeros,
+        stored logits get the lowest one of each sample.
 
         Args:
             classes: Number of outputs, at least as many as now.
@@ -405,6 +409,27 @@ class Learner(ABC):
         if self._input_spec is None:
             self._probe(inputs)
         return next(iter(self.predictors().values()))(self._on_device(inputs))
+
+    def export(self, path: str | Path, example: Inputs) -> None:
+        """Write the network that answers `predict`, with its normalisation, for serving.
+
+        The file contains no stored samples. The exported model takes raw inputs of any batch size
+        and returns logits.
+
+        Args:
+            path: File to write or replace; `.onnx` for ONNX, `.pt2` for `torch.export`.
+            example: Raw inputs as for `observe`, of any batch size; the values do not matter.
+
+        Raises:
+            ValueError: If the file has another suffix, a package is missing, or the network does
+                not accept the example or cannot be traced.
+        """
+        example = read_inputs(example, self._dtype)
+        check_inputs(example, self._input_spec, values=False)
+        if self._input_spec is None:
+            self._probe(example)
+        answering = next(iter(self.predictors().values()))
+        export(Path(path), answering.module, answering.normalise, example)
 
     # -- input checks -----------------------------------------------------------------------
 

@@ -113,9 +113,12 @@ class NearestMeanClassifier(nn.Module):
 
     def forward(self, *positional: Inputs, **named: Inputs) -> Tensor:
         """Return scores [n, classes] for normalised inputs, the arguments of the network."""
-        mode = "donot_use_mm_for_euclid_dist"  # matrix products round small distances to zero
         features = self.features(named or positional)
-        distances = torch.cdist(features, self.means, compute_mode=mode)
+        if torch.compiler.is_exporting():  # ONNX has no cdist
+            distances = torch.linalg.vector_norm(features[:, None] - self.means, dim=2)
+        else:
+            mode = "donot_use_mm_for_euclid_dist"  # matrix products round small distances to zero
+            distances = torch.cdist(features, self.means, compute_mode=mode)
         return torch.where(self.known, -distances, NO_MEAN_SCORE)
 
     def load_state_dict(

@@ -34,6 +34,9 @@ class Facts(Struct, frozen=True, kw_only=True):
     """Shape of one input; for a dict or tuple of tensors, a dict or list of shapes."""
     classes: int = 0
     tasks: int = 0
+    augment: str = ""
+    normalise: str = ""
+    """How the stream prepares inputs, as `repr` shows it."""
 
 
 class Scores(Struct, frozen=True, kw_only=True):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from perdure.memory.episodic import EpisodicMemory
 from perdure.results import RunFolder
@@ -80,8 +80,40 @@ class ProgressCheck(Callback):
             run.learner.check_progress()
 
 
-class EventLog(Callback):
-    """Writes metrics, class counts of the memory, and accuracies to a folder's `events.jsonl`.
+class Events(Callback):
+    """Turns metrics, class counts of the memory, and accuracies into events.
+
+    Args:
+        run: The run to log. Required when several runs are trained together.
+    """
+
+    def __init__(self, run: Run | None = None) -> None:
+        self.run = run
+
+    def event(self, kind: str, **content: Any) -> None:
+        """Called for every event. Subclasses write it somewhere."""
+        raise NotImplementedError
+
+    def on_metrics(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """Write a `metrics` event and, for methods with an episodic memory, a `memory` event."""
+        if self.run not in (None, run):
+            return
+        self.event("metrics", step=run.step, values=dict(metrics))
+        memory = getattr(run.learner, "memory", None)
+        if isinstance(memory, EpisodicMemory):
+            counts = memory.class_counts(run.stream.classes)
+            self.event("memory", step=run.step, classes=counts)
+
+    def on_task(self, run: Run, task: int) -> None:
+        """Write an `evaluation` event: the latest accuracies of every predictor."""
+        if self.run not in (None, run):
+            return
+        latest = {name: rows[-1] for name, rows in run.record.class_il.items() if rows}
+        self.event("evaluation", step=run.step, task=task, class_il=latest)
+
+
+class EventLog(Events):
+    """Writes events to a folder's `events.jsonl`.
 
     Args:
         folder: The run folder; it must exist.
@@ -89,22 +121,9 @@ class EventLog(Callback):
     """
 
     def __init__(self, folder: RunFolder, run: Run | None = None) -> None:
+        super().__init__(run)
         self.folder = folder
-        self.run = run
 
-    def on_metrics(self, run: Run, metrics: Mapping[str, float]) -> None:
-        """Write a `metrics` event and, for methods with an episodic memory, a `memory` event."""
-        if self.run not in (None, run):
-            return
-        self.folder.event("metrics", step=run.step, values=dict(metrics))
-        memory = getattr(run.learner, "memory", None)
-        if isinstance(memory, EpisodicMemory):
-            counts = memory.class_counts(run.stream.classes)
-            self.folder.event("memory", step=run.step, classes=counts)
-
-    def on_task(self, run: Run, task: int) -> None:
-        """Write an `evaluation` event: the latest accuracies of every predictor."""
-        if self.run not in (None, run):
-            return
-        latest = {name: rows[-1] for name, rows in run.record.class_il.items() if rows}
-        self.folder.event("evaluation", step=run.step, task=task, class_il=latest)
+    def event(self, kind: str, **content: Any) -> None:
+        """Write an event."""
+        self.folder.event(kind, **content)

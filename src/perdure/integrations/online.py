@@ -1,0 +1,163 @@
+"""What the scikit-learn and the river classifier share: rows of numbers, labels of any kind."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from perdure.learners import CLSER, Learner
+from perdure.networks import MLP
+from perdure.randomness import derive
+
+Floats = NDArray[np.float64]
+MakeNetwork = Callable[[int, int], nn.Module]
+MakeLearner = Callable[..., Learner]
+
+CHUNK = 4096
+"""Rows per forward pass when predicting."""
+LIMIT = 10.0
+"""Largest absolute value of a standardised feature."""
+
+
+class Standardise(nn.Module):
+    """Standardises features by the mean and variance of all rows so far.
+
+    The learner stores raw rows, so replayed rows are standardised like new ones. Constant features
+    are only centred, and results are limited to ±10: early in a stream the variance of a feature
+    can be almost zero.
+
+    Args:
+        features: Number of features.
+    """
+
+    count: Tensor
+    mean: Tensor
+    squares: Tensor
+    """Sum of squared deviations from the mean."""
+
+    def __init__(self, features: int) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(features, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(features, dtype=torch.float64))
+
+    def update(self, rows: Tensor) -> None:
+        """Include rows [n, features] in the statistics (Chan et al., 1983)."""
+        rows = rows.to(self.mean)
+        count, mean = len(rows), rows.mean(dim=0)
+        total, shift = self.count + count, mean - self.mean
+        self.squares += (rows - mean).square().sum(dim=0)
+        self.squares += shift.square() * (self.count * count / total)
+        self.mean += shift * (count / total)
+        self.count.copy_(total)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        """Return standardised rows as float32."""
+        deviation = (self.squares / self.count.clamp(min=1)).sqrt()
+        scale = torch.where(deviation > 1e-12 * self.mean.abs(), deviation, 1.0)
+        return ((rows - self.mean) / scale).clamp(-LIMIT, LIMIT).to(torch.float32)
+
+
+def as_floats(rows: Tensor) -> Tensor:
+    """Return rows as float32: the normalisation without standardisation."""
+    return rows.to(torch.float32)
+
+
+class OnlineClassifier:
+    """A learner for rows of numbers that is built at the first batch and grows with the labels.
+
+    Args:
+        features: Numbers per row.
+        network: `network(features, classes)` builds the network; None for an MLP.
+        learner: `learner(network, ...)` builds the learner; None for CLS-ER.
+        buffer_size: Maximum number of stored samples.
+        standardise: Whether to standardise the features by their statistics so far.
+        seed: Seed of the initial weights and of all random draws.
+    """
+
+    def __init__(
+        self,
+        features: int,
+        *,
+        network: MakeNetwork | None = None,
+        learner: MakeLearner | None = None,
+        buffer_size: int = 1000,
+        standardise: bool = True,
+        seed: int = 0,
+    ) -> None:
+        self.features = features
+        self.labels: list[Hashable] = []
+        """Labels in the order of their arrival: label i belongs to output i."""
+        self.learner: Learner | None = None
+        self._network = network
+        self._learner = learner
+        self._buffer_size = buffer_size
+        self._standardise = standardise
+        self._seed = seed
+
+    def announce(self, labels: Sequence[Hashable]) -> None:
+        """Add an output for each new label."""
+        new = [label for label in dict.fromkeys(labels) if label not in self.labels]
+        self.labels += new
+        if new and self.learner is not None:
+            self.learner.grow(len(self.labels))
+
+    def observe(self, rows: Floats, labels: Sequence[Hashable]) -> None:
+        """Learn from one batch of finite rows [n, features]."""
+        self.announce(labels)
+        if self.learner is None:
+            self.learner = self._build()
+        inputs = torch.from_numpy(rows)
+        normalise: Any = self.learner.normalise
+        if isinstance(normalise, Standardise):
+            normalise.update(inputs.to(self.learner.device))
+        index = {label: i for i, label in enumerate(self.labels)}
+        self.learner.observe(inputs, torch.tensor([index[label] for label in labels]))
+
+    def probabilities(self, rows: Floats) -> Floats:
+        """Return the probability of each label [n, labels], in the order of `labels`."""
+        if self.learner is None:
+            self.learner = self._build()
+        parts = torch.split(torch.from_numpy(rows), CHUNK)
+        found = torch.cat([self.learner.predict_proba(part).cpu() for part in parts]).double()
+        return np.asarray(found / found.sum(dim=1, keepdim=True))
+
+    def _build(self) -> Learner:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self._seed, "initialisation"))
+            network = (self._network or MLP)(self.features, len(self.labels))
+        make = self._learner or CLSER
+        normalise = Standardise(self.features) if self._standardise else as_floats
+        arguments: dict[str, Any] = {"normalise": normalise, "seed": self._seed}
+        if "buffer_size" in inspect.signature(make).parameters:
+            arguments["buffer_size"] = self._buffer_size
+        arguments |= getattr(make, "keywords", {})  # what a partial fixes has precedence
+        learner = make(network, **arguments)
+        if not isinstance(learner, Learner):
+            raise ValueError(f"learner returned {type(learner).__name__}; expected a Learner")
+        if learner.needs_boundaries:
+            raise ValueError(
+                f"{type(learner).__name__} must know when a task ends, which a stream of rows "
+                "does not tell; choose another learner"
+            )
+        if isinstance(learner.normalise, Standardise):
+            learner.normalise.to(learner.device)
+        return learner
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return the attributes with the state of the learner in place of the learner."""
+        state = None if self.learner is None else self.learner.state_dict()
+        return {**vars(self), "learner": state}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore the attributes and build the learner from its state."""
+        vars(self).update(state, learner=None)
+        if state["learner"] is not None:
+            self.learner = self._build()
+            self.learner.load_state_dict(state["learner"])

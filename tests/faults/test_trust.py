@@ -1,0 +1,97 @@
+"""Reading a run folder never imports or calls what the folder names."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure import load_run
+from perdure.cli import main
+from perdure.experiment.analyze import analyze
+from perdure.files import digest, read_manifest, write_manifest
+
+from . import small
+
+
+def forge(path: Path, **changes: Any) -> None:
+    """Change a finished run's configuration, with valid checksums."""
+    file = path / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    manifest = read_manifest(path / "manifest.json")
+    manifest["files"]["config.json"] = digest(file.read_bytes())
+    del manifest["format"]
+    write_manifest(path / "manifest.json", manifest)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small.make(small.settings("sgd"), tmp_path_factory.mktemp("finished")).path
+
+
+@pytest.fixture
+def harm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A file that importing `evil`, or calling anything in it, creates."""
+    (tmp_path / "evil.py").write_text(
+        "import pathlib\n"
+        f"pathlib.Path({str(tmp_path / 'harm')!r}).touch()\n"
+        "def call(*arguments): pass\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path / "harm"
+    sys.modules.pop("evil", None)
+
+
+FORGED: dict[str, dict[str, Any]] = {
+    "network": {"network": "evil:call"},
+    "method": {"method": "evil:call"},
+    "stream": {"stream": "evil:call", "dataset": None, "normalise": "own()"},
+    "stream with a dataset": {"stream": "evil:call", "normalise": "own()"},
+    "a shell command": {"network": "subprocess:call", "shape": ["touch", "harm"]},
+}
+
+
+@pytest.mark.parametrize("name", FORGED)
+def test_reading_executes_nothing(
+    name: str, finished: Path, harm: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = Path("runs/seed-0")
+    shutil.copytree(finished, folder)
+    forge(folder, **FORGED[name])
+    with pytest.raises(ValueError, match=r"config.json|trust_code"):
+        load_run(folder)
+    with pytest.raises(ValueError, match=r"config.json|trust_code"):
+        analyze(folder)
+    assert main(["report", "runs", "--as-is"]) == 0
+    assert main(["report", "runs"]) == 0
+    if "shape" not in FORGED[name]:  # otherwise the folder is skipped as damaged
+        assert "--trust-code" in Path("report.html").read_text()
+        assert main(["analyze", "runs"]) == 1
+        assert "--trust-code" in capsys.readouterr().err
+    else:
+        assert main(["analyze", "runs"]) == 2
+    assert not harm.exists()
+
+
+def test_with_an_explicit_word_the_code_is_imported(finished: Path, harm: Path) -> None:
+    folder = Path("runs/seed-0")
+    shutil.copytree(finished, folder)
+    forge(folder, network="evil:call")
+    assert main(["analyze", "runs", "--trust-code"]) == 1  # its network is none
+    assert harm.exists()
+
+
+def test_a_run_resumes_with_the_names_of_the_command_line(tmp_path: Path, harm: Path) -> None:
+    config = small.settings("sgd")
+    folder = small.stop_at(config, tmp_path / "runs", 20)
+    file = folder.path / "config.json"
+    content = json.loads(file.read_text())
+    file.write_text(json.dumps({**content, "network": "evil:call", "method": "evil:call"}))
+    small.make(config, tmp_path / "runs", resume=True)
+    assert json.loads(file.read_text())["method"] == "sgd"
+    assert not harm.exists()

@@ -1,0 +1,100 @@
+"""The river classifier: river's own checks, and what they do not cover."""
+
+from __future__ import annotations
+
+import math
+import random
+from typing import Any
+
+import pandas as pd
+import pytest
+from river import checks, datasets, metrics
+from river.evaluate import progressive_val_score
+
+from perdure.integrations.river import ContinualClassifier
+
+CHECKS = list(checks.yield_checks(ContinualClassifier()))
+SLOW = "check_bounded_memory_growth"
+SEGMENTS = list(datasets.ImageSegments().take(350))
+
+
+def check_name(index: int) -> str:
+    return f"{CHECKS[index].__name__}-{index}"
+
+
+def check_index(index: int) -> Any:
+    marks = [pytest.mark.slow] if CHECKS[index].__name__ == SLOW else []
+    return pytest.param(index, marks=marks, id=check_name(index))
+
+
+@pytest.mark.parametrize("index", [check_index(i) for i in range(len(CHECKS))])
+def test_rivers_checks(index: int) -> None:
+    CHECKS[index](ContinualClassifier(batch_size=16, buffer_size=100))
+
+
+def test_rivers_evaluation() -> None:
+    classifier = ContinualClassifier(batch_size=4)
+    accuracy = progressive_val_score(datasets.Phishing().take(300), classifier, metrics.Accuracy())
+    assert accuracy.get() >= 0.8
+
+
+def test_classes_that_arrive_one_after_the_other_are_remembered() -> None:
+    classifier = ContinualClassifier(batch_size=4)
+    for x, y in sorted(SEGMENTS, key=lambda sample: sample[1]):
+        classifier.learn_one(x, y)
+    right = [classifier.predict_one(x) == y for x, y in SEGMENTS]
+    assert sum(right) / len(right) >= 0.6
+
+
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_learn_many_equals_learn_one(batch_size: int) -> None:
+    one, many = (ContinualClassifier(batch_size=batch_size) for _ in range(2))
+    table = pd.DataFrame([x for x, _ in SEGMENTS[:60]], index=range(100, 160))
+    labels = pd.Series([y for _, y in SEGMENTS[:60]], index=table.index)
+    for x, y in SEGMENTS[:60]:
+        one.learn_one(x, y)
+    for start in range(0, 60, 20):
+        many.learn_many(table[start : start + 20], labels[start : start + 20])
+    found = many.predict_proba_many(table)
+    assert list(found.index) == list(table.index)
+    for (x, _), row in zip(SEGMENTS, found.to_dict("records"), strict=False):
+        assert one.predict_proba_one(x) == pytest.approx(row, abs=1e-6)
+    assert many.predict_many(table).tolist() == [one.predict_one(x) for x, _ in SEGMENTS[:60]]
+
+
+def test_features_may_appear_later_be_missing_and_exceed_the_inputs() -> None:
+    draws = random.Random(0)
+    classifier = ContinualClassifier(max_features=8, batch_size=4)
+    for i in range(400):
+        y = draws.choice([True, False])
+        signal = "early" if i < 200 else "late"
+        x: dict[Any, Any] = {signal: 1.0 if y else -1.0, draws.randrange(50): draws.random()}
+        classifier.learn_one(x, y)
+    assert classifier.predict_one({"early": 1.0}) is True
+    assert classifier.predict_one({"early": -1.0, "never seen": 0.1}) is False
+    for nothing in ({}, {"early": None}, {"early": math.nan}):
+        assert math.fsum(classifier.predict_proba_one(nothing).values()) == pytest.approx(1)
+
+
+def test_before_the_first_sample_there_is_no_prediction() -> None:
+    classifier = ContinualClassifier()
+    assert classifier.predict_proba_one({"a": 1}) == {}
+    assert classifier.predict_one({"a": 1}) is None
+    assert classifier.predict_many(pd.DataFrame([{"a": 1}])).empty
+
+
+@pytest.mark.parametrize("value", ["red", math.inf, [1], object()])
+def test_features_that_are_no_numbers_are_refused_and_change_nothing(value: Any) -> None:
+    classifier, other = ContinualClassifier(), ContinualClassifier()
+    with pytest.raises(ValueError, match="'colour'"):
+        classifier.learn_one({"x": 1.0, "colour": value}, "a")
+    for each in (classifier, other):
+        for x, y in SEGMENTS[:10]:
+            each.learn_one(x, y)
+    assert classifier.predict_proba_one({"x": 2}) == other.predict_proba_one({"x": 2})
+
+
+def test_settings_below_one_are_refused() -> None:
+    for name in ("buffer_size", "batch_size", "max_features"):
+        with pytest.raises(ValueError, match=name):
+            ContinualClassifier(**{name: 0})  # type: ignore[arg-type]
