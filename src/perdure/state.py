@@ -6,7 +6,9 @@ Equal states give equal bytes, and reading a file never executes code from it.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -18,7 +20,7 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.files import write_atomic
+from perdure.files import memory_bytes, open_regular, write_atomic
 
 State = dict[str, Any]
 """A nested dictionary with string keys; leaves are tensors or JSON values."""
@@ -137,12 +139,15 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
         ValueError: If the file is missing, damaged or not a state file.
     """
     try:
+        _check_readable(path)
         with safe_open(path, framework="pt") as file:
             meta = json.loads((file.metadata() or {}).get(_METADATA_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a complete safetensors file: {error}") from None
     if not isinstance(meta, dict):
         raise ValueError(f"{path} was not written by perdure: its metadata is missing")
@@ -164,6 +169,15 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
                 raise ValueError(f"{path} has both a value and a group named {name!r}")
         node[key] = leaf
     return state, meta["about"]
+
+
+def _check_readable(path: Path) -> None:
+    """Raise OSError unless this is a regular file that fits into memory."""
+    file = open_regular(path, os.O_RDONLY)
+    size = os.fstat(file).st_size
+    os.close(file)
+    if size > memory_bytes():
+        raise OSError(errno.EFBIG, f"{size} bytes, more than the memory of this machine", str(path))
 
 
 def _checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> int:

@@ -205,9 +205,20 @@ def refuse_user_code(config: RunConfig, folder: Path) -> None:
     """Raise ValueError if loading the run would import code that is not part of perdure."""
     for what, name in config.user_code().items():
         raise ValueError(
-            f"{folder} names the {what} {name!r}, which is not part of perdure, and loading it runs "
-            "its code; if you trust the folder, use trust_code=True (--trust-code on the command "
-            "line)"
+            f"{folder} names the {what} {name!r}, which is not part of perdure, and loading it "
+            "runs its code; if you trust the folder, use trust_code=True (on the command line, "
+            "--trust-code)"
+        )
+
+
+def _check_size(network: str, inputs: _Inputs, folder: Path) -> None:
+    """Raise ValueError if the network is larger than the file that should contain it."""
+    with torch.device("meta"):  # allocates nothing
+        weights = initialised(catalog.NETWORKS[network], inputs.shape, inputs.classes, 0)
+    size = sum(part.numel() * part.element_size() for part in weights.state_dict().values())
+    if size > (folder / LEARNER_FILE).stat().st_size:
+        raise ValueError(
+            f"{folder / 'config.json'} describes a larger network than {LEARNER_FILE} contains"
         )
 
 
@@ -237,6 +248,8 @@ def load_run(folder: str | Path, *, device: str = "cpu", trust_code: bool = Fals
     run.check(LEARNER_FILE)
     entry = catalog.STREAMS.get(config.stream) or load_user_stream(config.stream)
     inputs = _Inputs(tuple(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment)
+    if config.network in catalog.NETWORKS:
+        _check_size(config.network, inputs, run.path)
     try:
         learner = build_learner(replace(config, device=device), inputs, facts.seed)
     except TypeError as error:

@@ -16,6 +16,7 @@ from perdure.data import DATASETS, explain_missing, locate
 from perdure.experiment.build import build_run, build_stream, read_dataset
 from perdure.experiment.plan import Plan, plan_setting
 from perdure.experiment.resolve import DEFAULT_BUFFER_SIZE, check_method, resolve
+from perdure.files import read_bytes
 from perdure.presets import paper_figures
 from perdure.training.loop import total_steps
 
@@ -96,7 +97,7 @@ def read_grid(path: Path) -> Grid:
     consistency_weight = [1, 2]   # any hyperparameter; all combinations of the lists are run
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_bytes(path).decode())
         if unknown := sorted(set(content) - {"title", "seeds", "runs"}):
             raise ValueError(f"has {', '.join(unknown)}; expected title, seeds and [[runs]]")
         runs = content.get("runs")

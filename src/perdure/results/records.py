@@ -13,10 +13,12 @@ from msgspec import Meta, Struct
 
 from perdure.config import RunConfig
 from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
+from perdure.files import MAX_EVENTS, read_bytes
 from perdure.results.folder import RunFolder
 
-Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
 """Sums and squares of such numbers stay finite."""
+Count = Annotated[int, Meta(ge=0, le=2**62)]
 Percent = Number | None
 Matrix = list[list[Percent]]
 T = TypeVar("T")
@@ -26,13 +28,13 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What `config.json` records in addition to the settings."""
 
     hash: str
-    seed: int
+    seed: Count
     data: str
     """Name of the data as results show it."""
     stream_checksum: str = ""
-    shape: list[int] = []
-    classes: int = 0
-    tasks: int = 0
+    shape: list[Count] = []
+    classes: Count = 0
+    tasks: Count = 0
 
 
 class Scores(Struct, frozen=True, kw_only=True):
@@ -68,7 +70,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """By name; the first is the one that `predict` uses."""
     complete: bool
     """Whether the whole stream was learned."""
-    steps: int
+    steps: Count
     totals: dict[str, Number] = {}
 
     def __post_init__(self) -> None:
@@ -99,7 +101,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     torch: str | None = None
     host: str | None = None
     finished: str | None = None
-    resumed: list[int] = []
+    resumed: list[Count] = []
     """Steps from which the run continued after an interruption."""
 
     @property
@@ -141,21 +143,21 @@ class Analysis(Struct, frozen=True, kw_only=True):
 class MetricsEvent(Struct, frozen=True, tag="metrics", tag_field="event"):
     """Means of the learner's metrics since the previous such event."""
 
-    step: int
+    step: Count
     values: dict[str, Number]
 
 
 class MemoryEvent(Struct, frozen=True, tag="memory", tag_field="event"):
     """Samples of each class in the episodic memory."""
 
-    step: int
+    step: Count
     classes: list[Number]
 
 
 class AgesEvent(Struct, frozen=True, tag="ages", tag_field="event"):
     """How often either semantic memory provided the replay logits, by the sample's age."""
 
-    step: int
+    step: Count
     edges: list[Number]
     stable: list[Number]
     total: list[Number]
@@ -164,7 +166,7 @@ class AgesEvent(Struct, frozen=True, tag="ages", tag_field="event"):
 class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
     """Class-IL accuracies of every predictor after a task."""
 
-    step: int
+    step: Count
     task: int
     class_il: dict[str, list[Percent]]
 
@@ -306,7 +308,7 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 def _read_or_skip(path: Path, place: str) -> RunRecord | SkippedFolder:
     folder = RunFolder(path)
-    if not (path / "config.json").is_file() and not folder.complete:
+    if not any(os.path.lexists(path / name) for name in ("config.json", "result.json")):
         return SkippedFolder(place, "unknown", "contains no run")
     try:
         if not folder.complete:
@@ -314,7 +316,7 @@ def _read_or_skip(path: Path, place: str) -> RunRecord | SkippedFolder:
             reason = "has no result.json: the run is in progress, was interrupted, or failed"
             return SkippedFolder(place, "unfinished", reason)
         return read_run(path, place)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return SkippedFolder(place, "damaged", _relative(error, path))
 
 
@@ -336,7 +338,7 @@ def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
         return ()
     try:
         folder.check(path.name)
-        lines = path.read_bytes().splitlines()
+        lines = read_bytes(path, MAX_EVENTS).splitlines()
         known = (line for line in lines if msgspec.json.decode(line, type=_Kind).event in _KINDS)
         return tuple(msgspec.json.decode(line, type=Event) for line in known)
     except (OSError, ValueError, RecursionError) as error:
