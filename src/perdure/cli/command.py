@@ -114,8 +114,7 @@ def _main(argv: list[str] | None) -> int:
     except KeyboardInterrupt as stop:
         signum = getattr(stop, "signum", None)  # if the state was saved
         words = list(sys.argv[1:] if argv is None else argv)
-        if words[:1] in ([], ["run"]) and "--resume" not in words:
-            words = [*(words or ["run"]), "--resume"]
+        words = [word for word in words if word != "--restart"] or ["run"]
         message = f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
         if signum is None:
             message = "interrupted; completed runs are kept"

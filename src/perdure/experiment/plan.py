@@ -53,14 +53,16 @@ def plan_setting(
     *,
     label: str = "",
     steps: int | None = None,
-    again: bool = False,
+    restart: bool = False,
 ) -> PlannedSetting:
-    """Find out which runs of a configuration have to be trained; with `again`, all of them."""
+    """Find out which runs of a configuration have to be trained; with `restart`, all of them."""
     complete, missing, resumable = [], [], {}
     for seed in seeds:
         run = PlannedRun(config, seed)
         folder = run.folder(out)
-        if not again and is_usable(folder):
+        if restart:
+            missing.append(seed)
+        elif is_usable(folder):
             complete.append(seed)
         elif not folder.complete and (step := run.checkpoints(out).latest_step()) is not None:
             resumable[seed] = step

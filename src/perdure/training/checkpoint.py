@@ -130,7 +130,7 @@ class CheckpointStore:
         try:
             run.load_state_dict(state)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}; start over without --resume") from None
+            raise ValueError(f"{path}: {error}; use --restart to start over") from None
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{path} does not contain the state of a run: {error}") from None
         self._truncate_events(checkpoint)
@@ -278,6 +278,8 @@ class Checkpointer(Callback):
         self._next = time.monotonic() + self.interval
         copies = []
         for run, store in zip(runs, self.stores, strict=True):
+            if run.failure is not None:
+                continue
             facts = {
                 "step": run.step,
                 "position": list(run.position),
@@ -312,10 +314,10 @@ class Checkpointer(Callback):
         if self._writer is not None:
             self._writer.join()
 
-    def clear(self) -> None:
-        """Remove all checkpoints, for example of completed runs."""
+    def clear(self, *stores: CheckpointStore) -> None:
+        """Remove all checkpoints, or those of some completed runs."""
         self.wait()
-        for store in self.stores:
+        for store in stores or self.stores:
             store.clear()
 
     def __enter__(self) -> Checkpointer:
