@@ -416,7 +416,7 @@ def test_from_the_command_to_the_training_loop_there_are_at_most_nine_calls(
     flags = "run --method depth:Depth --dataset mnist5k --max-steps 2 --seeds 0:2 --quiet"
     assert main([*flags.split(), "--workers", str(workers)]) == 0
     calls = [*parent, *Path("stack").read_text().splitlines()]
-    assert ("pool._worker_main" in calls) == (workers == 2)
+    assert ("pool.worker_main" in calls) == (workers == 2)
     path = calls[calls.index("run.run") : calls.index("loop.train", calls.index("run.run")) + 2]
     assert path[-2:] == ["loop.train", "loop.train"]  # the function, and the method of the group
     assert len(path) <= 9, path
