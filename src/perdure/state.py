@@ -86,7 +86,7 @@ def _get_optimizer_state(optimizer: Optimizer) -> State:
         str(i): {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
         for i, values in packed["state"].items()
     }
-    return {"groups": groups, "state": state}
+    return {"class": type(optimizer).__name__, "groups": groups, "state": state}
 
 
 def _load_optimizer_state(optimizer: Optimizer, state: State) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+import perdure
 from perdure import catalog
 from perdure.config import LOOP_HYPERPARAMETERS, PER_RUN, PUBLISHED, RunConfig, is_optional
 from perdure.data import Dataset, load
@@ -195,6 +196,8 @@ def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
     """The content of `config.json`: the settings and `Facts` about the stream."""
     return {
         **config.to_json(),
+        "version": perdure.__version__,
+        "source": catalog.source_hash(config.user_code().values()),
         "seed": seed,
         "data": stream.data,
         "stream_checksum": stream.checksum,

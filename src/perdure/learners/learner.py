@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_optimizer
 from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
+from perdure.learners.loaded import check_loaded, check_optimizer_state
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
@@ -376,7 +377,9 @@ class Learner(ABC):
                 f"{sorted(before)}"
             )
         try:
+            check_optimizer_state(self.optimizer, state["optimizer"])
             self._load(state)
+            check_loaded(self, state)
         except _STATE_ERRORS as error:
             self._load(before)
             raise ValueError(

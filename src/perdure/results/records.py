@@ -31,6 +31,10 @@ class Facts(Struct, frozen=True, kw_only=True):
     seed: Count
     data: str
     """Name of the data as results show it."""
+    version: str = ""
+    """The version of perdure."""
+    source: str = ""
+    """Hash of the source of a user's own stream, network and method, if there are any."""
     stream_checksum: str = ""
     shape: list[Count] = []
     classes: Count = 0
