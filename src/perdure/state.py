@@ -16,7 +16,6 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -27,6 +26,20 @@ State = dict[str, Any]
 
 FORMAT = 1
 _METADATA_KEY = "perdure"
+_DTYPES = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Names of dtypes in the safetensors format, in the order of their tensors in a file."""
 
 
 @runtime_checkable
@@ -129,7 +142,36 @@ def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
     meta = {"format": FORMAT, "about": about, "values": values}
     meta["crc32"] = _checksum(tensors, meta)
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"))
-    return to_bytes(tensors, metadata={_METADATA_KEY: text})
+    return to_bytes(tensors, {_METADATA_KEY: text})
+
+
+def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return a safetensors file, byte for byte as `safetensors.torch.save` does.
+
+    That function makes ctypes allocate a type for every distinct size of a tensor, which is never
+    freed. The memory of a learner has another size at every checkpoint until it is full.
+
+    Raises:
+        ValueError: If the format has no name for a dtype.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    parts, end = list[bytes](), 0
+    order = list(_DTYPES)
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(f"{name} is of {tensor.dtype}, which cannot be saved")
+    for name in sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name)):
+        tensor = tensors[name]
+        parts.append(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        start, end = end, end + len(parts[-1])
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
 def read_file(path: Path) -> tuple[State, dict[str, Any]]:
