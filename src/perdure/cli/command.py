@@ -102,6 +102,8 @@ def _main(argv: list[str] | None) -> int:
     from perdure.training.launch import command_prefix, torchrun_rank
 
     signal.signal(signal.SIGTERM, _terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # may be ASCII, and names need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parse(argv)
         verb = next(function for kind, function in VERBS.values() if type(options) is kind)

@@ -283,7 +283,7 @@ def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolde
             raise ValueError(f"{root} is not a folder")
         for path in _candidates(root):
             place = path.relative_to(root.parent).as_posix() if path != root else root.name
-            found = _read_or_skip(path, place or str(root))
+            found = _read_or_skip(path, printable(place or str(root)))
             if isinstance(found, RunRecord):
                 runs.append(found)
             else:
@@ -292,6 +292,15 @@ def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolde
         where = " and ".join(map(str, roots))
         raise ValueError(f"{where} contains no runs; create some with `perdure run --out DIR`")
     return runs, skipped
+
+
+def printable(name: str) -> str:
+    r"""The name of a file as text that can be encoded, even if it is not valid UTF-8.
+
+    >>> printable(os.fsdecode(b"r\xfcns")) == "r\ufffdns"
+    True
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _candidates(root: Path) -> Iterator[Path]:
@@ -352,4 +361,4 @@ def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
 
 def _relative(error: Exception, folder: Path) -> str:
     """An error's text without the path of the folder."""
-    return str(error).replace(f"{folder}{os.sep}", "")
+    return printable(str(error).replace(f"{folder}{os.sep}", ""))
