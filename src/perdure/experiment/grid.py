@@ -120,7 +120,7 @@ def read_grid(path: Path) -> Grid:
         title, seeds = str(content.get("title", path.stem)), _seeds(content.get("seeds", 0))
     except FileNotFoundError:
         raise ValueError(f"--grid {path} does not exist") from None
-    except (OSError, ValueError) as error:  # ValueError: also if not UTF-8, or not TOML
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also if not UTF-8 or TOML
         raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
     return Grid(path.stem, title, seeds, _unique(cells))
 

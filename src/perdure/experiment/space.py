@@ -97,7 +97,7 @@ def parse_space(texts: Sequence[str]) -> Space:
                 raise ValueError(f"expected {FORMS}")
             else:
                 space[name] = _from_text(form)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"--space {text}: {error}") from None
     return space
 

@@ -53,6 +53,13 @@ def check_loaded(learner: Learner, state: State) -> None:
         counts = not value.is_floating_point() or name.startswith("totals/")
         if not counts and not torch.isfinite(value).all():
             raise ValueError(f"{name} has values that are infinite or not a number")
+    spec = learner._input_spec
+    if spec is not None and not (
+        isinstance(spec.layout, str)
+        and type(spec.classes) is type(spec.smallest_batch) is int
+        and spec.classes > 0
+    ):
+        raise ValueError(f"its inputs are described by {spec}")
     steps, finite = int(learner.steps), int(learner.finite_steps)
     if not 0 <= finite <= steps:
         raise ValueError(f"it counts {finite} finite steps of {steps}")
