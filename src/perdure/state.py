@@ -105,7 +105,10 @@ def _get_optimizer_state(optimizer: Optimizer) -> State:
 def _load_optimizer_state(optimizer: Optimizer, state: State) -> None:
     current = optimizer.state_dict()["param_groups"]
     # "params", which assigns parameters to groups, is not saved: the optimizer's own is kept.
-    groups = [{**own, **group} for own, group in zip(current, state["groups"], strict=True)]
+    groups = [
+        {**own, **{k: v for k, v in group.items() if k in own or k == "initial_lr"}}
+        for own, group in zip(current, state["groups"], strict=True)
+    ]
     values = {int(i): dict(v) for i, v in state.get("state", {}).items()}
     optimizer.load_state_dict({"param_groups": groups, "state": values})
 

@@ -60,6 +60,9 @@ def check_loaded(learner: Learner, state: State) -> None:
         and spec.classes > 0
     ):
         raise ValueError(f"its inputs are described by {spec}")
+    for name, total in learner._totals.items():
+        if total.ndim:
+            raise ValueError(f"the total of {name} is not a single number")
     steps, finite = int(learner.steps), int(learner.finite_steps)
     if not 0 <= finite <= steps:
         raise ValueError(f"it counts {finite} finite steps of {steps}")
