@@ -149,9 +149,9 @@ def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
 
 
 def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
-    """Return a safetensors file, byte for byte as `safetensors.torch.save` does.
+    """Return a safetensors file, byte for byte as the library of that name writes it.
 
-    That function makes ctypes allocate a type for every distinct size of a tensor, which is never
+    That library makes ctypes allocate a type for every distinct size of a tensor, which is never
     freed. The memory of a learner has another size at every checkpoint until it is full.
 
     Raises:
