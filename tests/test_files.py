@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.files import DamagedError, digest, read_manifest, to_json_bytes, write_manifest
+from perdure.files import (
+    DamagedError,
+    digest,
+    read_manifest,
+    to_json_bytes,
+    write_atomic,
+    write_manifest,
+)
+from perdure.state import write_file
 
 CONTENT = {"of": {"method": "er", "seed": 3}, "step": 12, "seconds": 0.25}
 
@@ -62,3 +71,39 @@ def test_digests_tell_contents_apart() -> None:
         "bytes": 0,
         "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     }
+
+
+def test_a_file_is_replaced_and_not_overwritten(tmp_path: Path) -> None:
+    """Whoever has the old file open keeps reading it as it was: a copy would change it."""
+    path = tmp_path / "file"
+    write_atomic(path, b"old" * 1000)
+    other = tmp_path / "link"
+    other.hardlink_to(path)
+    with path.open("rb") as opened:
+        first = opened.read(3)
+        write_atomic(path, b"new")
+        assert first + opened.read() == b"old" * 1000
+    assert other.read_bytes() == b"old" * 1000
+    assert path.read_bytes() == b"new"
+    write_file(path, {"steps": 1}, {})
+    assert other.read_bytes() == b"old" * 1000
+    assert sorted(tmp_path.iterdir()) == [path, other]
+
+
+def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
+    path, size = tmp_path / "file", 2_000_000
+    write_atomic(path, b"0" * size)
+    done = threading.Event()
+    seen: set[bytes] = set()
+
+    def read() -> None:
+        while not done.is_set():
+            seen.add(path.read_bytes())
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for digit in b"123456789" * 2:
+        write_atomic(path, bytes([digit]) * size)
+    done.set()
+    reader.join()
+    assert all(len(content) == size and len(set(content)) == 1 for content in seen)

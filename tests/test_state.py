@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import math
 import os
@@ -16,11 +17,22 @@ import pytest
 import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from safetensors.torch import save_file
+from safetensors.torch import save, save_file
 from torch import Tensor, nn
 
 from perdure.files import write_atomic
-from perdure.state import FORMAT, State, get_state, is_stateful, load_state, read_file, write_file
+from perdure.state import (
+    _DTYPES,
+    FORMAT,
+    State,
+    as_bytes,
+    get_state,
+    is_stateful,
+    load_state,
+    read_file,
+    to_bytes,
+    write_file,
+)
 
 DTYPES = [torch.uint8, torch.int64, torch.float32, torch.float64, torch.bfloat16, torch.bool]
 
@@ -246,7 +258,7 @@ def test_other_files_are_rejected(content: bytes) -> None:
 def test_folder_and_missing_file_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="does not exist"):
         read_file(tmp_path / "nothing")
-    with pytest.raises(ValueError, match="is not a complete safetensors file"):
+    with pytest.raises(ValueError, match="not a regular file"):
         read_file(tmp_path)
 
 
@@ -363,3 +375,22 @@ def test_is_stateful() -> None:
     assert all(is_stateful(part) for part in parts)
     assert is_stateful(torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1))
     assert not any(is_stateful(value) for value in (1, "text", None, [torch.zeros(1)], print))
+
+
+def test_files_are_written_as_safetensors_writes_them() -> None:
+    shapes = [(), (0,), (3,), (2, 5), (1, 0, 4)]
+    tensors = {
+        f"{dtype}/{shape} é": torch.ones(shape, dtype=dtype)
+        for dtype in _DTYPES
+        for shape in shapes
+    }
+    for chosen in (tensors, {}, {"b": torch.rand(3), "a": torch.rand(2).half()}):
+        assert to_bytes(chosen, {"key": 'text " é'}) == save(chosen, metadata={"key": 'text " é'})
+
+
+def test_states_of_many_sizes_leave_nothing_in_memory() -> None:
+    types = ctypes._pointer_type_cache  # type: ignore[attr-defined]
+    before = len(types)
+    for size in range(100):
+        as_bytes({"stored": torch.zeros(7001 + size)}, {})
+    assert len(types) == before

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -65,7 +66,7 @@ def test_metrics_accuracies_and_memory_are_logged_for_every_run(tmp_path: Path) 
 
 
 def test_logging_a_run_again_replaces_its_values(tmp_path: Path) -> None:
-    for more in ([], [], ["--again"]):
+    for more in ([], [], ["--restart"]):
         assert main([*ARGUMENTS, "--tensorboard", "log", *more]) == 0
     (folder,) = (tmp_path / "log" / "s-mnist").glob("*/seed-0")
     assert [step for step, _ in scalars(folder)["train/loss"]] == [100, 150]
@@ -90,6 +91,35 @@ def test_events_are_logged_as_they_are_written(tmp_path: Path) -> None:
         run.begin({})  # starts over
         run.event("metrics", step=100, values={"loss": 0.75})
     assert scalars(shown)["train/loss"] == [(100, 0.75)]
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_log_that_cannot_be_written_is_dropped_and_the_others_continue(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    runs = [RunFolder(tmp_path / "s" / "m" / f"seed-{seed}") for seed in range(3)]
+    shown = [tmp_path / "log" / "s" / "m" / f"seed-{seed}" for seed in range(3)]
+    shown[1].parent.mkdir(parents=True)
+    shown[1].write_text("a file in its way")
+    with TensorBoardLog(tmp_path / "log", runs) as log:
+        for run in runs:
+            run.begin({})
+            run.event("metrics", step=100, values={"loss": 0.5})
+        log.update()
+        (file,) = shown[2].iterdir()
+        file.unlink()
+        file.symlink_to("/dev/full")  # from now on the disk is full
+        for run in runs:
+            run.event("metrics", step=200, values={"loss": 0.25})
+        log.update()
+    for thread in threading.enumerate():  # TensorBoard's writer raises in its own thread
+        if type(thread).__name__ == "_AsyncWriterThread":
+            thread.join(5)
+    assert scalars(shown[0])["train/loss"] == [(100, 0.5), (200, 0.25)]
+    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
+        str(shown[1]),
+        str(shown[2]),
+    ]
 
 
 def test_the_message_for_a_missing_package_names_the_extra(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -169,6 +170,30 @@ def find_object(reference: str, what: str) -> Any:
             raise ValueError(f"{what} {reference!r}: {module} has no {name!r}")
         found = getattr(found, part)
     return found
+
+
+def source_hash(references: Iterable[str]) -> str:
+    """Sixteen hex digits of the source of modules, given as `module:name`; "" for none.
+
+    Covers the file of each module or, if it is in a package that is not installed, all Python files
+    of the package. The modules must be importable; those without a source contribute their name.
+    """
+    found = hashlib.sha256()
+    names = sorted({reference.partition(":")[0] for reference in references})
+    for name in names:
+        module = importlib.import_module(name)
+        file = getattr(module, "__file__", None)
+        installed = file is None or "site-packages" in Path(file).parts
+        package = sys.modules[name.partition(".")[0]]
+        folders = [] if installed else list(getattr(package, "__path__", ()))
+        sources = [path for folder in folders for path in sorted(Path(folder).rglob("*.py"))]
+        if not sources and file is not None and file.endswith(".py"):
+            sources = [Path(file)]
+        found.update(f"{name}\n".encode())
+        for path in sources:
+            content = path.read_bytes()
+            found.update(f"{path.name} {len(content)}\n".encode() + content)
+    return found.hexdigest()[:16] if names else ""
 
 
 def describe_error(error: Exception) -> str:

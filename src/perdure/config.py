@@ -44,6 +44,8 @@ NOT_HYPERPARAMETERS = frozenset(
 DEFAULT_BUFFER_SIZE = 500
 """Samples that a memory holds; a budget in bytes uses the hyperparameters for this size."""
 MAX_SEEDS = 10_000
+MAX_NUMBER = 1e38
+"""Largest hyperparameter: about the largest number in single precision."""
 PER_RUN = "per-run"
 """The stream seed of a new composition for each run."""
 PUBLISHED = "published"
@@ -109,6 +111,20 @@ class RunConfig:
     data_root: str | None = _setting("remark", default=None)
     notes: tuple[str, ...] = _setting("remark", default=())
 
+    def __post_init__(self) -> None:
+        counts = {"batch": 1, "epochs": 1, "buffer_size": 1, "max_steps": 1, "ranks": 1}
+        settings = self.select("comparison", "method", "execution")
+        for name, value in {**settings, **self.hyperparameters}.items():
+            if not isinstance(value, int | float):
+                continue
+            if not abs(value) <= MAX_NUMBER:
+                text = f"{name} is {str(value)[:20]}"
+                raise ValueError(f"{text}; expected a number of at most {MAX_NUMBER:g}")
+            if value < counts.get(name, value):
+                raise ValueError(f"{name} is {value}; expected {counts[name]} or more")
+        if missing := LOOP_HYPERPARAMETERS.keys() - self.hyperparameters.keys():
+            raise ValueError(f"hyperparameters lack {', '.join(sorted(missing))}")
+
     def select(self, *roles: Role) -> dict[str, Any]:
         """The settings with these roles, by name."""
         return {
@@ -160,7 +176,7 @@ class RunConfig:
 
     def user_code(self) -> dict[str, str]:
         """The names that are not in the catalog but refer to a user's code: `module:name`."""
-        named = {
+        named: dict[str, tuple[str, Mapping[str, Any]]] = {
             "stream": (self.stream, catalog.STREAMS),
             "network": (self.network, catalog.NETWORKS),
             "method": (self.method, catalog.METHODS),

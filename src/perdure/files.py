@@ -1,18 +1,33 @@
-"""Files: atomic writes, JSON, and manifests whose checksums reveal altered files."""
+"""Files: atomic writes, guarded reads, JSON, and manifests whose checksums reveal altered files.
+
+Nothing is written through a symbolic link, and only regular files of a plausible size are read: a
+pipe would block, and a device or a sparse file would fill the memory.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
+import re
 import secrets
+import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
 FORMAT = 1
 """Version of the manifest format and of the files that manifests list."""
+MAX_JSON = 64 * 2**20
+"""Bytes of the largest JSON file that is read."""
+MAX_EVENTS = 2**30
+"""Bytes of the largest log of events that is read."""
+_NOFOLLOW = getattr(os, "O_NOFOLLOW", 0)  # Windows has none of these flags
+_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+_BINARY = getattr(os, "O_BINARY", 0)
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{8}\.tmp")
 
 
 class DamagedError(ValueError):
@@ -27,7 +42,7 @@ def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> 
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with naming_errors(path):
         try:
-            with temporary.open("wb") as file:
+            with open(temporary, "xb") as file:
                 content(file) if callable(content) else file.write(content)
                 file.flush()
                 os.fsync(file.fileno())
@@ -44,6 +59,73 @@ def naming_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise OSError(error.errno, error.strerror or str(error), str(path)) from None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether a file has a name that `write_atomic` uses until the file is complete.
+
+    >>> is_temporary(".result.json.0a1b2c3d.tmp"), is_temporary(".notes.tmp")
+    (True, False)
+    """
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def make_folder(path: Path) -> None:
+    """Create a folder of ours. Raises ValueError if it is a symbolic link."""
+    if path.is_symlink():
+        raise ValueError(f"{path} is a symbolic link; perdure does not write through it: remove it")
+    with naming_errors(path):
+        path.mkdir(parents=True, exist_ok=True)
+
+
+def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
+    """Open a regular file without blocking; not through a symbolic link if it is for writing.
+
+    Raises:
+        OSError: If it cannot be opened, or is a link, a pipe, a device or a folder.
+    """
+    if flags & (os.O_WRONLY | os.O_RDWR):
+        flags |= _NOFOLLOW
+    with naming_errors(path):
+        try:
+            file = os.open(path, flags | _NONBLOCK | _BINARY, mode)
+        except OSError as error:
+            if error.errno == errno.ELOOP and path.is_symlink():
+                raise OSError(errno.ELOOP, "a symbolic link; it is not written through") from None
+            raise
+        if not stat.S_ISREG(os.fstat(file).st_mode):
+            os.close(file)
+            raise OSError(errno.EINVAL, "not a regular file")
+        return file
+
+
+def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
+    """Read a regular file of at most `limit` bytes.
+
+    Raises:
+        OSError: If it cannot be read or is not a regular file.
+        DamagedError: If it is larger.
+    """
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file, naming_errors(path):
+        content = file.read(limit + 1) if os.fstat(file.fileno()).st_size <= limit else None
+    if content is None or len(content) > limit:
+        raise DamagedError(f"{path} is larger than {limit >> 20} MB")
+    return content
+
+
+def memory_bytes() -> int:
+    """Size of this machine's memory: the largest state that can be read."""
+    if hasattr(os, "sysconf") and "SC_PHYS_PAGES" in os.sysconf_names:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return 2**40
+
+
+def append_line(path: Path, line: str) -> None:
+    """Add a line to a file, which is created if necessary."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    file = open_regular(path, flags)
+    with naming_errors(path), os.fdopen(file, "ab") as opened:
+        opened.write(f"{line}\n".encode())
 
 
 def _sync_folder(folder: Path) -> None:
@@ -77,6 +159,22 @@ def digest(content: bytes) -> dict[str, Any]:
     return {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
 
 
+def digest_file(path: Path) -> dict[str, Any]:
+    """Size and checksum of a file on disk, read in parts. Raises OSError if it cannot be read."""
+    with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file, naming_errors(path):
+        size = os.fstat(file.fileno()).st_size
+        return {"bytes": size, "sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+
+def differs(path: Path, expected: object) -> bool:
+    """Whether a file is not the one that a manifest describes. Compares the size first."""
+    size = expected.get("bytes") if isinstance(expected, dict) else None
+    with naming_errors(path):
+        if path.stat().st_size != size:
+            return True
+    return digest_file(path) != expected
+
+
 def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
     """Write JSON with a checksum of its own, which `read_manifest` verifies."""
     whole = {"format": FORMAT, **content}
@@ -91,7 +189,7 @@ def read_manifest(path: Path) -> dict[str, Any]:
         ValueError: If it was written in a format that this version does not read.
     """
     try:
-        content = json.loads(path.read_bytes())
+        content = json.loads(read_bytes(path))
         if not isinstance(content, dict) or content.pop("seal", None) != _seal(content):
             raise ValueError("its checksum does not match its content")
     except OSError as error:

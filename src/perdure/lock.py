@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+from perdure.files import make_folder, open_regular
+
+_CONTENT = re.compile(rb"(\d{1,20}\n)?")
+"""The id of the process that has the lock; empty between opening and writing."""
 
 
 class LockedError(ValueError):
@@ -23,7 +29,7 @@ def locked(folder: Path) -> Iterator[None]:
     Raises:
         LockedError: If another process holds the lock.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     path = folder / ".lock"
     file = _acquire(path, folder)
     try:
@@ -39,16 +45,20 @@ def locked(folder: Path) -> Iterator[None]:
 
 def refuse_if_locked(folder: Path) -> None:
     """Raise LockedError if another process holds the lock; remove the file of a killed one."""
-    if (folder / ".lock").exists():
+    if os.path.lexists(folder / ".lock"):
         with locked(folder):
             pass
 
 
 def _acquire(path: Path, folder: Path) -> int:
     while True:
-        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        file = open_regular(path, os.O_RDWR | os.O_CREAT)
+        content = os.read(file, 64)
+        if os.fstat(file).st_nlink > 1 or not _CONTENT.fullmatch(content):
+            os.close(file)
+            raise ValueError(f"{path} was not written by perdure; move it away")
         if not _try(file):
-            holder = os.read(file, 20).decode("ascii", "replace").strip()
+            holder = content.decode().strip()
             os.close(file)
             raise LockedError(
                 f"another process{f' ({holder})' if holder else ''} is writing to {folder}; wait "
@@ -61,7 +71,7 @@ def _acquire(path: Path, folder: Path) -> int:
 
 def _is_at(file: int, path: Path) -> bool:
     try:
-        return os.path.samestat(os.fstat(file), os.stat(path))
+        return os.path.samestat(os.fstat(file), os.lstat(path))
     except FileNotFoundError:
         return False
 

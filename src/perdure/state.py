@@ -6,7 +6,9 @@ Equal states give equal bytes, and reading a file never executes code from it.
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import zlib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,17 +16,30 @@ from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save as to_bytes
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.files import write_atomic
+from perdure.files import memory_bytes, open_regular, write_atomic
 
 State = dict[str, Any]
 """A nested dictionary with string keys; leaves are tensors or JSON values."""
 
 FORMAT = 1
 _METADATA_KEY = "perdure"
+_DTYPES = {
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""Names of dtypes in the safetensors format, in the order of their tensors in a file."""
 
 
 @runtime_checkable
@@ -102,13 +117,16 @@ def _get_optimizer_state(optimizer: Optimizer) -> State:
         str(i): {k: v.clone() if isinstance(v, Tensor) else v for k, v in values.items()}
         for i, values in packed["state"].items()
     }
-    return {"groups": groups, "state": state}
+    return {"class": type(optimizer).__name__, "groups": groups, "state": state}
 
 
 def _load_optimizer_state(optimizer: Optimizer, state: State) -> None:
     current = optimizer.state_dict()["param_groups"]
     # "params", which assigns parameters to groups, is not saved: the optimizer's own is kept.
-    groups = [{**own, **group} for own, group in zip(current, state["groups"], strict=True)]
+    groups = [
+        {**own, **{k: v for k, v in group.items() if k in own or k == "initial_lr"}}
+        for own, group in zip(current, state["groups"], strict=True)
+    ]
     values = {int(i): dict(v) for i, v in state.get("state", {}).items()}
     optimizer.load_state_dict({"param_groups": groups, "state": values})
 
@@ -145,7 +163,36 @@ def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
     meta = {"format": FORMAT, "about": about, "values": values}
     meta["crc32"] = _checksum(tensors, meta)
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"))
-    return to_bytes(tensors, metadata={_METADATA_KEY: text})
+    return to_bytes(tensors, {_METADATA_KEY: text})
+
+
+def to_bytes(tensors: Mapping[str, Tensor], metadata: Mapping[str, str]) -> bytes:
+    """Return a safetensors file, byte for byte as the library of that name writes it.
+
+    That library makes ctypes allocate a type for every distinct size of a tensor, which is never
+    freed. The memory of a learner has another size at every checkpoint until it is full.
+
+    Raises:
+        ValueError: If the format has no name for a dtype.
+    """
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    parts, end = list[bytes](), 0
+    order = list(_DTYPES)
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _DTYPES:
+            raise ValueError(f"{name} is of {tensor.dtype}, which cannot be saved")
+    for name in sorted(tensors, key=lambda name: (order.index(tensors[name].dtype), name)):
+        tensor = tensors[name]
+        parts.append(tensor.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        start, end = end, end + len(parts[-1])
+        header[name] = {
+            "dtype": _DTYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    return b"".join([len(text).to_bytes(8, "little"), text, *parts])
 
 
 def read_file(path: Path) -> tuple[State, dict[str, Any]]:
@@ -155,12 +202,15 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
         ValueError: If the file is missing, damaged or not a state file.
     """
     try:
+        _check_readable(path)
         with safe_open(path, framework="pt") as file:
             meta = json.loads((file.metadata() or {}).get(_METADATA_KEY, "null"))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except FileNotFoundError:
         raise ValueError(f"{path} does not exist") from None
-    except (SafetensorError, OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror or error}") from None
+    except (SafetensorError, ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not a complete safetensors file: {error}") from None
     if not isinstance(meta, dict):
         raise ValueError(f"{path} was not written by perdure: its metadata is missing")
@@ -182,6 +232,15 @@ def read_file(path: Path) -> tuple[State, dict[str, Any]]:
                 raise ValueError(f"{path} has both a value and a group named {name!r}")
         node[key] = leaf
     return state, meta["about"]
+
+
+def _check_readable(path: Path) -> None:
+    """Raise OSError unless this is a regular file that fits into memory."""
+    file = open_regular(path, os.O_RDONLY)
+    size = os.fstat(file).st_size
+    os.close(file)
+    if size > memory_bytes():
+        raise OSError(errno.EFBIG, f"{size} bytes, more than the memory of this machine", str(path))
 
 
 def _checksum(tensors: Mapping[str, Tensor], meta: Mapping[str, Any]) -> int:

@@ -135,7 +135,7 @@ CASES = {
     "run --checkpoint-every -1": "--checkpoint-every is -1",
     "run --checkpoint-every nan": "--checkpoint-every is nan",
     "run --checkpoint-every often": "'often' is not a number",
-    "run --again --resume": "--again",
+    "run --restart --resume": "--restart",
     "run --device cuda": "--device cuda",
     "run --precision bf16": "--precision bf16 requires a GPU",
     "run --engine captured": "--engine captured requires a GPU",

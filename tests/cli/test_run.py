@@ -157,11 +157,11 @@ def test_published_figures_are_shown_for_published_settings_only(
 def test_complete_runs_are_reused(call: Call) -> None:
     first = call("run", *SHORT, "--json")
     second = call("run", *SHORT, "--json")
-    assert "--again" not in first.err
+    assert "--restart" not in first.err
     assert "1 of 1 runs" in second.err
-    assert "--again" in second.err
+    assert "--restart" in second.err
     assert first.out == second.out
-    again = call("run", *SHORT, "--again")
+    again = call("run", *SHORT, "--restart")
     assert "1 of 1 runs" not in again.err
 
 
@@ -180,7 +180,7 @@ def test_the_default_number_of_workers_respects_affinity(
     few = ["--dataset", "mnist5k", "--max-steps", "2", "--seeds", "0:5", "--quiet"]
     assert call("run", "--method", "sgd", *few).status == 0
     assert call("reproduce", "table2", "--methods", "sgd", *few).status == 0
-    assert call("run", "--method", "sgd", "--again", "--workers", "2", *few).status == 0
+    assert call("run", "--method", "sgd", "--restart", "--workers", "2", *few).status == 0
     assert seen == [3, 3, 2]
 
 
@@ -296,7 +296,7 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: experiment/t
     )
     out, err = interrupt(run, when=lambda: any(Path("runs/s-mnist").glob("*/seed-0/events.jsonl")))
     assert (run.returncode, out) == (130, "")
-    again = "perdure run --dataset mnist5k --epochs 9999 --method sgd --resume"
+    again = "perdure run --dataset mnist5k --epochs 9999 --method sgd"
     assert err.count("\n") == 1
     assert f"`{again}`" in err
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import statistics
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -59,6 +60,19 @@ def test_forgetting_is_at_least_minus_backward_transfer(matrix: list[list[float]
     assert lost is not None
     assert gained is not None
     assert lost >= -gained - 1e-9
+
+
+def test_forgetting_is_negative_if_a_test_improved_beyond_its_best() -> None:
+    assert forgetting([[0.0, 0.0], [50.0, 10.0], [70.0, 80.0]]) == -20.0
+    matrix = [[0.0] * 3, [50.0, 0.0, 0.0], [40.0, 60.0, 0.0], [80.0, 50.0, 90.0]]
+    assert forgetting(matrix) == pytest.approx(((50 - 80) + (60 - 50)) / 2)
+
+
+@given(matrices())
+def test_forgetting_equals_its_definition(matrix: list[list[float]]) -> None:
+    array = np.array(matrix)
+    expected = (array[1:-1, : len(matrix) - 2].max(0) - array[-1, : len(matrix) - 2]).mean()
+    assert forgetting(matrix) == pytest.approx(expected, abs=1e-9)
 
 
 @given(matrices(), st.integers(-50, 50))

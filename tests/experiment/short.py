@@ -34,13 +34,13 @@ def train(
     seeds: Sequence[int],
     out: Path,
     *,
-    again: bool = False,
+    restart: bool = False,
     resume: bool = False,
     workers: int = 1,
     on_event: OnEvent = lambda event: None,
 ) -> Outcome:
     """Train what is missing, as `perdure run` does."""
-    setting = plan_setting(config, seeds, out, again=again)
+    setting = plan_setting(config, seeds, out, restart=restart)
     runs = [PlannedRun(config, seed) for seed in seeds if seed not in setting.complete]
     jobs, failed = make_jobs(runs, out, resume=resume), {}
 

@@ -1,13 +1,20 @@
-"""Estimates of how long runs take."""
+"""Which runs need training, and estimates of how long they take."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import perdure
 from perdure import catalog
 from perdure.config import RunConfig
-from perdure.experiment.plan import Speeds, _shipped_speeds
+from perdure.experiment.plan import Speeds, _shipped_speeds, plan_setting
 from perdure.experiment.resolve import resolve
+from perdure.experiment.run import Job, PlannedRun
+from perdure.results.records import Facts
+
+from .conftest import Write
 
 
 def setting(
@@ -56,3 +63,19 @@ def test_shipped_figures_have_known_names() -> None:
             for method, milliseconds in methods.items():
                 assert method in catalog.METHODS
                 assert 0 < milliseconds < 1000
+
+
+def test_a_run_of_code_that_has_changed_is_neither_reused_nor_resumed(
+    write: Write, tmp_path: Path
+) -> None:
+    source = "from perdure import SGD\n\nclass Mine(SGD):\n    pass\n"
+    write("changing", source)
+    config = resolve("s-mnist", "changing:Mine", dataset="mnist5k", max_steps=3)
+    Job((PlannedRun(config, 0),), tmp_path).execute(lambda progress: None)
+    folder = PlannedRun(config, 0).folder(tmp_path)
+    assert folder.read("config.json", Facts).version == perdure.__version__
+    assert plan_setting(config, [0], tmp_path).complete == (0,)
+    write("changing", f"{source}# changed\n")
+    with pytest.raises(ValueError, match=r"changing:Mine has changed .*--restart"):
+        plan_setting(config, [0], tmp_path)
+    assert plan_setting(config, [0], tmp_path, restart=True).missing == (0,)

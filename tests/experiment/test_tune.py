@@ -58,6 +58,20 @@ def run(search: Search, trials: int, **how: Any) -> list[FrozenTrial]:
     return done
 
 
+# -- what is stored -------------------------------------------------------------------------
+
+
+def test_a_torn_last_line_of_the_journal_is_dropped(tmp_path: Path) -> None:
+    whole = search(tmp_path)
+    before = found(run(whole, 1))
+    journal = Path(whole.storage)
+    content = journal.read_bytes()
+    journal.write_bytes(content + content.splitlines(keepends=True)[-1][:-10])
+    assert found(read_trials(open_study(whole))) == before
+    assert journal.read_bytes().startswith(content)
+    assert found(run(whole, 2))[:1] == before
+
+
 # -- what is tried --------------------------------------------------------------------------
 
 

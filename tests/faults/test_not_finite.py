@@ -10,6 +10,7 @@ from textwrap import dedent
 
 import pytest
 
+from perdure.experiment.run import Job, PlannedRun
 from perdure.training import TrainingError
 
 from . import small
@@ -65,6 +66,30 @@ def test_the_step_is_reported_and_the_run_resumes_from_before_it(poison: Path) -
     draws = random.Random(5)
     for number in range(4):
         check_poisoned_run(poison, str(number), draws)
+
+
+def test_the_other_runs_of_a_group_finish(poison: Path) -> None:
+    """One process trains two seeds, as on a GPU; the loss of the second becomes NaN."""
+    text = dedent(POISON).replace("== int(step)", "== int(step) and self.own_seed")
+    text += (
+        "    def __init__(self, network, *, seed=0, **common):\n"
+        "        super().__init__(network, seed=seed, **common)\n"
+        "        self.own_seed = seed\n"
+    )
+    poison.with_name("poisoned_seed.py").write_text(text)
+    what = small.settings("poisoned_seed:Poison")
+    runs = PlannedRun(what, 0), PlannedRun(what, 1)
+    small.make(what, poison.parent / "whole")
+    poison.write_text("30 nan")
+    job = Job(runs, poison.parent / "runs", checkpoint_every=1e-9)
+    with pytest.raises(TrainingError, match=r"seed 1: .* step 30") as failure:
+        job.execute(small.silent)
+    assert "seed 0" not in job.explain(failure.value).reason
+    done, failed = (run.folder(job.out) for run in runs)
+    assert contents(done.path) == contents(small.folder(what, poison.parent / "whole").path)
+    assert not (done.path / "checkpoints").exists()
+    assert not failed.complete
+    assert 0 < (runs[1].checkpoints(job.out).latest_step() or 0) < 30
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def stepping(life: Life) -> Callable[[], bool]:
 # -- stopping -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
 def test_a_signal_finishes_the_step_and_prints_how_to_continue(
     server: Server, folder: Path, name: str
 ) -> None:
@@ -70,12 +70,12 @@ def test_a_signal_finishes_the_step_and_prints_how_to_continue(
     wait_until(stepping(life), life)
     os.kill(life.pid, signal.Signals[name])
     assert life.wait() == 128 + signal.Signals[name]
-    command = " ".join(["perdure run", *flags("stopped"), "--resume"])
+    command = " ".join(["perdure run", *flags("stopped")])
     assert life.errors.count("\n") == 1
     assert f"`{command}`" in life.errors
     last = life.seen().last
     assert 3 < last < 100
-    resumed = server.start(folder, *flags("stopped", "--resume"))
+    resumed = server.start(folder, *flags("stopped"))
     assert (resumed.wait(), resumed.errors) == (0, "")
     assert resumed.seen().first == last  # not one step was lost
     run = find_run(folder / "stopped")
@@ -96,7 +96,7 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(server: Server, folder: Path
     assert life.errors.startswith("perdure: interrupted")
 
 
-def test_without_resume_an_interrupted_run_starts_over_with_a_note(
+def test_an_interrupted_run_resumes_with_a_note_and_restarts_on_request(
     server: Server, folder: Path
 ) -> None:
     life = server.start(folder, *flags("runs"))
@@ -105,10 +105,11 @@ def test_without_resume_an_interrupted_run_starts_over_with_a_note(
     assert life.wait() == 143
     again = server.start(folder, *(f for f in flags("runs") if f != "--quiet"))
     assert again.wait() == 0
-    assert again.seen().first == 0
-    (note,) = (line for line in again.errors.splitlines() if line.startswith("note: seed 0"))
-    assert f"step {life.seen().last}" in note
-    assert "--resume" in note
+    assert again.seen().first == life.seen().last
+    assert f"note: resuming seed 0 from step {life.seen().last}; use --restart" in again.errors
+    restarted = server.start(folder, *flags("runs", "--restart"))
+    assert restarted.wait() == 0
+    assert restarted.seen().first == 0
 
 
 # -- one writer -----------------------------------------------------------------------------
@@ -117,7 +118,7 @@ def test_without_resume_an_interrupted_run_starts_over_with_a_note(
 def test_a_second_process_is_refused_with_a_sentence(server: Server, folder: Path) -> None:
     first = server.start(folder, *flags("runs"))
     wait_until(stepping(first), first)
-    for more in ([], ["--resume"], ["--again"]):
+    for more in ([], ["--resume"], ["--restart"]):
         second = server.start(folder, *flags("runs", *more))
         assert second.wait() == 2
         assert re.search(r"runs/s-mnist/slow\.Slow-\w+/seed-0\b", second.errors)

@@ -351,7 +351,7 @@ def test_every_identifying_setting_changes_the_hash() -> None:
         "method": "er",
         "buffer_size": 2,
         "buffer_bytes": 2,
-        "hyperparameters": {"lr": 0.2},
+        "hyperparameters": {"lr": 0.2, "batch": 10, "epochs": 1},
         "update": "regular",
         "device": "cuda",
         "precision": "bf16",

@@ -437,6 +437,29 @@ def test_training_stops_at_a_loss_that_is_not_finite(nan_at: int) -> None:
     assert run.step < nan_at + METRICS_EVERY
 
 
+def test_of_a_group_only_the_run_whose_loss_is_not_finite_ends() -> None:
+    bad = Run(RecordingLearner(toy.network(), nan_at=5), toy.split(), batch=6, seed=4)
+    good, alone = (Run(RecordingLearner(toy.network()), toy.split(), batch=6) for _ in range(2))
+    with pytest.raises(TrainingError, match=r"seed 4: the loss .* at step 5"):
+        train([bad, good])
+    assert "step 5" in str(bad.failure)
+    assert bad.step < good.step
+    train([alone])
+    assert good.failure is None
+    assert good.record.result() == alone.record.result()
+
+
+def test_a_run_whose_last_update_makes_its_weights_infinite_fails() -> None:
+    class Exploding(RecordingLearner):
+        def step(self, inputs: torch.Tensor, labels: torch.Tensor) -> None:
+            super().step(inputs, labels)
+            if int(self.steps) == 16:  # the last step; its loss is finite
+                torch.nn.init.constant_(next(self.network.parameters()), torch.inf)
+
+    with pytest.raises(TrainingError, match=r"weights are infinite .* at step 16"):
+        train([Run(Exploding(toy.network()), toy.split(), batch=6)])
+
+
 def test_training_stops_if_the_learning_rate_is_too_high() -> None:
     run = toy.run("er", epochs=30)
     for group in run.learner.optimizer.param_groups:

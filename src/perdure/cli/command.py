@@ -102,6 +102,8 @@ def _main(argv: list[str] | None) -> int:
     from perdure.training.launch import command_prefix, torchrun_rank
 
     signal.signal(signal.SIGTERM, _terminate)
+    if isinstance(sys.stdout, io.TextIOWrapper):  # may be ASCII, and names need not be UTF-8
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         options = parse(argv)
         verb = next(function for kind, function in VERBS.values() if type(options) is kind)
@@ -114,8 +116,7 @@ def _main(argv: list[str] | None) -> int:
     except KeyboardInterrupt as stop:
         signum = getattr(stop, "signum", None)  # if the state was saved
         words = list(sys.argv[1:] if argv is None else argv)
-        if words[:1] in ([], ["run"]) and "--resume" not in words:
-            words = [*(words or ["run"]), "--resume"]
+        words = [word for word in words if word != "--restart"] or ["run"]
         message = f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
         if signum is None:
             message = "interrupted; completed runs are kept"

@@ -18,8 +18,8 @@ class DemoOptions:
 
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
-    again: Switch = False
-    """Train again even if a run is complete."""
+    restart: Switch = False
+    """Discard earlier runs and train anew."""
 
 
 def demo(options: DemoOptions) -> int:
@@ -35,14 +35,14 @@ def demo(options: DemoOptions) -> int:
     )
     settings = [
         plan_setting(
-            resolve("s-mnist", method, dataset="mnist5k"), [0], options.out, again=options.again
+            resolve("s-mnist", method, dataset="mnist5k"), [0], options.out, restart=options.restart
         )
         for method in ("sgd", "er", "clser")
     ]
     title = "Accuracy in percent on all ten digits after the last pair (mnist5k, one seed)"
     plan = Plan("demo", title, options.out, settings)
     training = TrainingFlags(out=options.out, workers=1)
-    failed = train_plan(plan, training, resume=not options.again)
+    failed = train_plan(plan, training, resume=not options.restart)
     if found := plan.results():
         show(results_table(found, title))
     return 1 if failed else 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -244,8 +245,8 @@ def writable(folder: Path, flag: str = "--out") -> None:
     """Create a folder. Raises ValueError if it cannot be written."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe = folder / f".probe-{os.getpid()}"
-        probe.touch()
+        probe = folder / f".probe-{secrets.token_hex(8)}"
+        probe.touch(exist_ok=False)
         probe.unlink()
     except OSError as error:
         raise ValueError(f"{flag} {folder} cannot be written: {error.strerror}") from None

@@ -56,6 +56,7 @@ def report(options: ReportOptions) -> int:
     from perdure.files import write_atomic, write_json
     from perdure.report import compose, render
     from perdure.results import collect
+    from perdure.results.records import printable
 
     suffixes: dict[str, Literal["html", "md", "tex"]] = {".md": "md", ".tex": "tex"}
     suffix = options.out.suffix if options.out else ""
@@ -72,7 +73,9 @@ def report(options: ReportOptions) -> int:
             collection, options.data, quiet=options.quiet, trust_code=options.trust_code
         )
     names = ", ".join(path.resolve().name or str(path) for path in options.runs)
-    content = compose(collection, options.title or f"Report on {names}", missing)
+    title = printable(options.title or f"Report on {names}")
+    missing = {place: printable(reason) for place, reason in missing.items()}
+    content = compose(collection, title, missing)
     write_atomic(out, render(content, form).encode())
     written = [str(out)]
     if options.figures is not None:

@@ -254,8 +254,10 @@ def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
 
 def _read_summaries(path: Path) -> dict[str, dict[str, Any]]:
     """The lines of a results file by the hash of their settings; empty if there is no file."""
+    from perdure.files import read_bytes
+
     try:
-        lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        lines = [json.loads(line) for line in read_bytes(path).splitlines()]
         return {line["hash"]: line for line in lines}
     except FileNotFoundError:
         return {}

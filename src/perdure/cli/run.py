@@ -91,10 +91,10 @@ class RunOptions(LearnerOptions):
     """clser, mean-er: update the semantic memories at random steps, or at regular intervals."""
     set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """A hyperparameter that has no flag, such as one of your own method. May be repeated."""
-    again: Switch = False
-    """Train again even if a run is complete."""
+    restart: Switch = False
+    """Discard complete and interrupted runs and train anew."""
     resume: Switch = False
-    """Continue interrupted runs from their last checkpoints."""
+    """Insist that runs can be continued. Interrupted runs always are, from their checkpoints."""
     tensorboard: Folder = None
     """Log losses, accuracies and the classes in memory for TensorBoard in this folder."""
     hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
@@ -111,8 +111,8 @@ def run(options: RunOptions) -> int:
     from perdure.training.distributed import from_rank_0
     from perdure.training.launch import is_main_process, setup_ranks
 
-    if options.again and options.resume:
-        raise ValueError("--again starts over and --resume continues; omit one of them")
+    if options.restart and options.resume:
+        raise ValueError("--restart starts over and --resume continues; omit one of them")
     options.execution.prepare()
     options.training.prepare()
     seeds = parse_seeds(options.seeds)
@@ -131,18 +131,18 @@ def run(options: RunOptions) -> int:
     if options.tensorboard is not None:
         writable(options.tensorboard, "--tensorboard")
     steps = first.total_steps(config.max_steps)
-    setting = plan_setting(config, seeds, out, steps=steps, again=options.again)
+    setting = plan_setting(config, seeds, out, steps=steps, restart=options.restart)
     for seed in (*setting.missing, *setting.resumable):
         setting.folder(out, seed).refuse_if_locked()
     if not options.output.quiet:
-        for note in (*config.notes, *_notes(setting, out, resume=options.resume)):
+        for note in (*config.notes, *_notes(setting, out)):
             print_status(f"note: {note}")
     plan = Plan("all seeds", str(config), out, [setting])
     failed = train_plan(
         plan,
         options.training,
         threads=options.execution.threads,
-        resume=options.resume,
+        resume=not options.restart,
         quiet=options.output.quiet,
         tensorboard=options.tensorboard if is_main_process() else None,
     )
@@ -158,15 +158,13 @@ def _resolve(options: RunOptions, ranks: int) -> RunConfig:
     return options.resolve(given, options.validation, options.update, ranks)
 
 
-def _notes(setting: PlannedSetting, out: Path, *, resume: bool) -> list[str]:
-    """Earlier runs that the user may have wanted to continue."""
+def _notes(setting: PlannedSetting, out: Path) -> list[str]:
+    """Earlier runs that are continued, or that the user may have wanted to continue."""
     from perdure.experiment.plan import runs_on_other_data
 
     notes = [
-        f"seed {seed} starts over although it has a checkpoint from step {step}; use --resume to "
-        "continue from it"
+        f"resuming seed {seed} from step {step}; use --restart to start over"
         for seed, step in setting.resumable.items()
-        if not resume
     ]
     checksum = setting.config.data_checksum or "unknown"
     for folder, other in runs_on_other_data(setting.config, out).items():
@@ -204,7 +202,7 @@ def train_plan(
     progress = GridProgress(plan, jobs, Speeds(), max(width, 1))
     if progress.reused and not quiet:
         reused = f"{progress.reused} of {progress.total} runs are complete already"
-        print_status(f"{reused}; use --again to train them again")
+        print_status(f"{reused}; use --restart to train them again")
     folders = [RunFolder.locate(plan.out, s.config, n) for s in plan.settings for n in s.seeds]
     with TensorBoardLog(tensorboard, folders) as log:
         run_jobs(

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+import perdure
 from perdure import catalog
 from perdure.config import LOOP_HYPERPARAMETERS, PER_RUN, PUBLISHED, RunConfig, is_optional
 from perdure.data import Dataset, load
@@ -218,6 +219,8 @@ def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
     """The content of `config.json`: the settings and `Facts` about the stream."""
     return {
         **config.to_json(),
+        "version": perdure.__version__,
+        "source": catalog.source_hash(config.user_code().values()),
         "seed": seed,
         "data": stream.data,
         "stream_checksum": stream.checksum,
@@ -241,6 +244,17 @@ def refuse_user_code(config: RunConfig, folder: Path, given: Container[str] = ()
                 f"runs its code; pass {what}= to load_run or, if you trust the folder, "
                 "trust_code=True (--trust-code on the command line)"
             )
+
+
+def _check_size(network: str, inputs: _Inputs, folder: Path) -> None:
+    """Raise ValueError if the network is larger than the file that should contain it."""
+    with torch.device("meta"):  # allocates nothing
+        weights = initialised(catalog.NETWORKS[network], inputs.shape, inputs.classes, 0)
+    size = sum(part.numel() * part.element_size() for part in weights.state_dict().values())
+    if size > (folder / LEARNER_FILE).stat().st_size:
+        raise ValueError(
+            f"{folder / 'config.json'} describes a larger network than {LEARNER_FILE} contains"
+        )
 
 
 def load_run(
@@ -295,6 +309,8 @@ def load_run(
         source = load_user_stream(config.stream)
     normalise, augment = (source.normalise, source.augment) if source else (Scale(), None)
     inputs = _Inputs(as_shape(facts.shape), facts.classes, facts.tasks, normalise, augment)
+    if network is None and config.network in catalog.NETWORKS:
+        _check_size(config.network, inputs, run.path)
     try:
         learner = build_learner(
             replace(config, device=device), inputs, facts.seed, network=network, method=method

@@ -16,6 +16,7 @@ from perdure.data import DATASETS, explain_missing, locate
 from perdure.experiment.build import build_run, build_stream, read_dataset
 from perdure.experiment.plan import Plan, plan_setting
 from perdure.experiment.resolve import check_method, resolve
+from perdure.files import read_bytes
 from perdure.presets import Figure, gcil_run, paper_figures
 from perdure.training.loop import total_steps
 
@@ -109,7 +110,7 @@ def read_grid(path: Path) -> Grid:
     consistency_weight = [1, 2]   # any hyperparameter; all combinations of the lists are run
     """
     try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
+        content = tomllib.loads(read_bytes(path).decode())
         if unknown := sorted(set(content) - {"title", "seeds", "runs"}):
             raise ValueError(f"has {', '.join(unknown)}; expected title, seeds and [[runs]]")
         runs = content.get("runs")
@@ -119,7 +120,7 @@ def read_grid(path: Path) -> Grid:
         title, seeds = str(content.get("title", path.stem)), _seeds(content.get("seeds", 0))
     except FileNotFoundError:
         raise ValueError(f"--grid {path} does not exist") from None
-    except (OSError, ValueError) as error:  # ValueError: also if not UTF-8, or not TOML
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: also if not UTF-8 or TOML
         raise ValueError(f"--grid {path}: {str(error).removeprefix('--')}") from None
     return Grid(path.stem, title, seeds, _unique(cells))
 

@@ -12,11 +12,12 @@ from importlib import resources
 from pathlib import Path
 from statistics import fmean
 
+from perdure import catalog
 from perdure.config import RunConfig
 from perdure.experiment.run import Job, PlannedRun, is_usable, make_jobs
 from perdure.lock import LockedError
 from perdure.results.folder import RunFolder
-from perdure.results.records import Result, Timing, read_run
+from perdure.results.records import Facts, Result, Timing, read_run
 from perdure.results.table import Setting, group
 
 _log = logging.getLogger(__name__)
@@ -53,14 +54,18 @@ def plan_setting(
     *,
     label: str = "",
     steps: int | None = None,
-    again: bool = False,
+    restart: bool = False,
 ) -> PlannedSetting:
-    """Find out which runs of a configuration have to be trained; with `again`, all of them."""
+    """Find out which runs of a configuration have to be trained; with `restart`, all of them."""
     complete, missing, resumable = [], [], {}
     for seed in seeds:
         run = PlannedRun(config, seed)
         folder = run.folder(out)
-        if not again and is_usable(folder):
+        if not restart:
+            _check_source(config, folder)
+        if restart:
+            missing.append(seed)
+        elif is_usable(folder):
             complete.append(seed)
         elif not folder.complete and (step := run.checkpoints(out).latest_step()) is not None:
             resumable[seed] = step
@@ -71,6 +76,21 @@ def plan_setting(
     return PlannedSetting(
         config, label or str(config), steps, tuple(complete), resumable, tuple(missing)
     )
+
+
+def _check_source(config: RunConfig, folder: RunFolder) -> None:
+    """Raise ValueError if a user's code has changed since the run in this folder began."""
+    if not (names := config.user_code()):
+        return
+    try:
+        before = folder.read("config.json", Facts).source
+    except ValueError:  # missing or damaged: it is not reused either
+        return
+    if before and before != catalog.source_hash(names.values()):
+        raise ValueError(
+            f"the source of {' or '.join(names.values())} has changed since the run in "
+            f"{folder.path}; restore it, use another --out, or train again (run --restart)"
+        )
 
 
 @dataclass(frozen=True)

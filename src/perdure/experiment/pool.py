@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import multiprocessing
-import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
@@ -16,8 +14,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
+from perdure.processes import call_with_parent
 from perdure.training.loop import Interrupted
-from perdure.training.signals import Stop, graceful_stop
+from perdure.training.signals import STOP_SIGNALS, Stop, graceful_stop
 
 
 class Failure(NamedTuple):
@@ -78,7 +77,7 @@ def run_tasks(
         in_process: Whether to execute the tasks in this process, one after another.
 
     Raises:
-        Interrupted: If SIGINT or SIGTERM arrived. Running tasks were asked to stop and have.
+        Interrupted: If one of STOP_SIGNALS arrived. Running tasks were asked to stop and have.
     """
     with graceful_stop() as stop:
         if in_process:
@@ -122,8 +121,12 @@ class _Pool:
 
     def start_worker(self) -> None:
         ours, theirs = self.context.Pipe()
-        worker = self.context.Process(target=_worker_main, args=(theirs, self.threads), daemon=True)
-        with _sigint_blocked():
+        worker = self.context.Process(
+            target=call_with_parent,
+            args=(__name__, "worker_main", theirs, self.threads),
+            daemon=True,
+        )
+        with _signals_blocked():
             worker.start()
         theirs.close()
         self.workers.append(worker)
@@ -189,25 +192,28 @@ class _Pool:
 
 
 @contextlib.contextmanager
-def _sigint_blocked() -> Iterator[None]:
-    """Processes started inside never receive Ctrl-C, not even while they start."""
+def _signals_blocked() -> Iterator[None]:
+    """Processes started inside never receive a signal that the parent handles for all.
+
+    A terminal or a batch system sends these to all processes, even while they start.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
     resource_tracker.ensure_running()  # the first worker would start it and unblock the signal
-    previous = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    previous = signal.pthread_sigmask(signal.SIG_BLOCK, set(STOP_SIGNALS) - {signal.SIGTERM})
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, previous)
 
 
-def _worker_main(channel: Connection[Any, Any], threads: int) -> None:
+def worker_main(channel: Connection[Any, Any], threads: int) -> None:
     """Worker main loop: execute tasks until there are none, or until asked to stop."""
     stop = Stop()
     signal.signal(signal.SIGTERM, stop.request)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    _exit_with_parent()
+    for signum in set(STOP_SIGNALS) - {signal.SIGTERM}:
+        signal.signal(signum, signal.SIG_IGN)  # the parent handles it, and then sends SIGTERM
     torch.set_num_threads(threads)
     with contextlib.suppress(Interrupted):
         while not stop() and (task := channel.recv()) is not None:
@@ -219,14 +225,3 @@ def _worker_main(channel: Connection[Any, Any], threads: int) -> None:
             channel.send(("ended", failure))
     if stop():
         sys.exit(128 + stop())
-
-
-def _exit_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def watch() -> None:
-        wait([parent.sentinel])
-        os._exit(1)
-
-    threading.Thread(target=watch, daemon=True).start()

@@ -100,13 +100,19 @@ class Job:
                 logs.append(EventLog(folder, run))
             # The published settings are known to start slowly on some streams.
             checks = [ProgressCheck()] if config.dataset is None else []
-            train(
-                runs,
-                callbacks=[*logs, checkpointer, _Report(report), *checks],
-                max_steps=config.max_steps,
-                engine=engine,
-                stop=stop if config.ranks == 1 else stop_on_rank_0(stop),
-            )
+            failure = None
+            try:
+                train(
+                    runs,
+                    callbacks=[*logs, checkpointer, _Report(report), *checks],
+                    max_steps=config.max_steps,
+                    engine=engine,
+                    stop=stop if config.ranks == 1 else stop_on_rank_0(stop),
+                )
+            except TrainingError as error:
+                if all(run.failure is not None for run in runs):
+                    raise
+                failure = error  # of some runs; the others are finished
             for reason in dict.fromkeys(engine.fallbacks()):
                 _log.warning("%s; its steps were executed eagerly", reason)
             timing = {
@@ -118,11 +124,15 @@ class Job:
                 "host": platform.node(),
                 "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             }
-            for (_, folder), run in zip(missing, runs, strict=True):
+            for (_, folder), run, store in zip(missing, runs, stores, strict=True):
+                if run.failure is not None:
+                    continue
                 for name, content in run.learner.histograms().items():
                     folder.event(name, step=run.step, **content)
                 folder.finish(run.learner, run.record.result(), timing)
-            checkpointer.clear()
+                checkpointer.clear(store)
+            if failure is not None:
+                raise failure
 
     def explain(self, error: Exception) -> Failure:
         """Why the job failed with this error, and what to do about it."""
@@ -138,7 +148,7 @@ class Job:
         if isinstance(error, OSError) and error.errno == errno.ENOENT and error.filename:
             return Failure(f"{error.filename} no longer exists: its folder was removed")
         if isinstance(error, OSError) and error.filename:
-            how = "the same command" if self.resume else "the same command with --resume"
+            how = "the same command" + ("" if self.resume else " without --restart")
             return Failure(
                 f"{error.filename}: {error.strerror}; fix this, then run {how} to continue from "
                 "the last checkpoint"

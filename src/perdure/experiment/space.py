@@ -15,6 +15,7 @@ from perdure import catalog
 from perdure.config import LOOP_HYPERPARAMETERS, RunConfig
 from perdure.data import Dataset
 from perdure.experiment.build import build_run
+from perdure.files import read_bytes
 
 FORMS = "NAME=LOW:HIGH, NAME=LOW:HIGH:log, NAME=A,B,C or a TOML file"
 EXAMPLE = "lr = { low = 0.01, high = 0.5, log = true } or batch = [16, 32]"
@@ -96,7 +97,7 @@ def parse_space(texts: Sequence[str]) -> Space:
                 raise ValueError(f"expected {FORMS}")
             else:
                 space[name] = _from_text(form)
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise ValueError(f"--space {text}: {error}") from None
     return space
 
@@ -104,7 +105,7 @@ def parse_space(texts: Sequence[str]) -> Space:
 def _from_file(path: Path) -> Space:
     if not path.exists():
         raise ValueError(f"file not found; expected {FORMS}")
-    tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    tables = tomllib.loads(read_bytes(path).decode())
     if not tables:
         raise ValueError(f"the file is empty; expected lines such as {EXAMPLE}")
     space: Space = {}

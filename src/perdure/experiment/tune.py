@@ -18,7 +18,8 @@ import optuna
 from optuna.distributions import BaseDistribution
 from optuna.samplers import TPESampler
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
+from optuna.storages.journal._file import get_lock_file
 from optuna.trial import FrozenTrial, TrialState
 
 from perdure.config import RunConfig, short_hash
@@ -26,7 +27,7 @@ from perdure.data import Dataset
 from perdure.experiment.build import build_engine, build_run, read_dataset
 from perdure.experiment.pool import Event, Failure, run_tasks
 from perdure.experiment.space import Choice, Range, Space
-from perdure.files import write_atomic
+from perdure.files import MAX_EVENTS, read_bytes, write_atomic
 from perdure.randomness import derive
 from perdure.results.folder import RunFolder
 from perdure.training.loop import TrainingError, train
@@ -164,7 +165,20 @@ def _storage(place: str) -> str | BaseStorage:
     if "://" in place:
         return place
     Path(place).parent.mkdir(parents=True, exist_ok=True)
+    _drop_torn_line(Path(place))
     return JournalStorage(JournalFileBackend(place))
+
+
+def _drop_torn_line(path: Path) -> None:
+    """Remove a last line without an end, left when the disk was full or the process was killed."""
+    if not path.exists():
+        return
+    with get_lock_file(JournalFileSymlinkLock(str(path))):  # another process may be writing
+        content = read_bytes(path, MAX_EVENTS)
+        complete = content.rfind(b"\n") + 1
+        if complete < len(content):
+            with open(path, "r+b") as file:
+                file.truncate(complete)
 
 
 class _Sampler(TPESampler):

@@ -7,13 +7,16 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 from perdure.integrations.scalars import scalars
 from perdure.results import RunFolder
+
+_log = logging.getLogger(__name__)
 
 
 class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
@@ -41,15 +44,25 @@ class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
 
     def update(self) -> None:
         """Log the events that runs in progress have written since the last call."""
-        for run in self._runs:
+        for run in list(self._runs):
             if not run.source.complete:  # a completed run may be about to be replaced
-                run.update()
+                self._try(run, run.update)
 
     def __exit__(self, *error: object) -> None:
         """Log the remaining events of all runs."""
-        for run in self._runs:
-            run.update()
-            run.close()
+        for run in list(self._runs):
+            self._try(run, run.update)
+            self._try(run, run.close)
+
+    def _try(self, run: _RunLog, action: Callable[[], None]) -> None:
+        """Log a run no longer if its log cannot be written: training matters more."""
+        try:
+            action()
+        except OSError as error:
+            if run in self._runs:
+                self._runs.remove(run)
+                reason = error.strerror or error
+                _log.warning("%s: %s; this log is not continued", run.target, reason)
 
 
 class _RunLog:

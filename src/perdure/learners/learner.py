@@ -31,6 +31,7 @@ from perdure.learners.inputs import (
     read_inputs,
     read_labels,
 )
+from perdure.learners.loaded import check_loaded, check_optimizer_state
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
 from perdure.memory.frozen import training_mode
@@ -528,8 +529,10 @@ class Learner(ABC):
             )
         undo = None
         try:
+            check_optimizer_state(self.optimizer, state["optimizer"])
             undo = grow_to_fit(self, state)
             self._load(state)
+            check_loaded(self, state)
         except _STATE_ERRORS as error:
             if undo is not None:
                 undo()

@@ -103,5 +103,6 @@ def _fence(text: str, least: int = 3) -> Markup:
 
 def _code(text: str) -> Markup:
     """Text as inline code, whatever backticks it contains."""
+    text = " ".join(text.split()) or " "
     fence, space = _fence(text, 1), " " if "`" in text else ""
-    return Markup(f"{fence}{space}{' '.join(text.split())}{space}{fence}")
+    return Markup(f"{fence}{space}{text}{space}{fence}")

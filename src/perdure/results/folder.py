@@ -28,11 +28,18 @@ import msgspec
 
 from perdure.config import RunConfig
 from perdure.files import (
+    MAX_EVENTS,
     DamagedError,
+    append_line,
+    differs,
     digest,
-    naming_errors,
+    digest_file,
+    is_temporary,
+    make_folder,
+    read_bytes,
     read_manifest,
     to_json_bytes,
+    write_atomic,
     write_json,
     write_manifest,
 )
@@ -87,23 +94,23 @@ class RunFolder:
     def begin(self, config: Mapping[str, Any]) -> None:
         """Create the folder with its configuration and no events, replacing earlier files."""
         self.reopen(config)
-        (self.path / "events.jsonl").write_bytes(b"")
+        write_atomic(self.path / "events.jsonl", b"")
 
     def reopen(self, config: Mapping[str, Any]) -> None:
         """Prepare the folder for a run that continues; its events are kept."""
-        (self.path / "models").mkdir(parents=True, exist_ok=True)
         for folder in (self.path, self.path / "models"):
+            make_folder(folder)
             for part in folder.glob(".*.tmp"):  # left by a process that was killed while writing
-                part.unlink(missing_ok=True)
+                if is_temporary(part.name):
+                    part.unlink(missing_ok=True)
         for name in ("result.json", "manifest.json", "analysis.json"):
             (self.path / name).unlink(missing_ok=True)
         write_json(self.path / "config.json", config)
 
     def event(self, kind: str, **content: Any) -> None:
         """Append an event."""
-        path = self.path / "events.jsonl"
-        with naming_errors(path), path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"event": kind, **content}, sort_keys=True) + "\n")
+        line = json.dumps({"event": kind, **content}, sort_keys=True)
+        append_line(self.path / "events.jsonl", line)
 
     def finish(
         self, learner: Learner, result: Mapping[str, Any], timing: Mapping[str, Any]
@@ -115,7 +122,7 @@ class RunFolder:
             write_file(self.path / names[-1], get_state(predictor.module), {"predictor": name})
         learner.save(self.path / LEARNER_FILE)
         write_json(self.path / "timing.json", timing)
-        files = {name: digest((self.path / name).read_bytes()) for name in names}
+        files = {name: digest_file(self.path / name) for name in names}
         files["result.json"] = digest(to_json_bytes(result))
         write_manifest(self.path / "manifest.json", {"files": files})
         write_json(self.path / "result.json", result)
@@ -132,10 +139,10 @@ class RunFolder:
         expected = listed.get(name) if isinstance(listed, dict) else None
         path = self.path / name
         try:
-            found = digest(path.read_bytes())
+            changed = expected is not None and differs(path, expected)
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
-        if expected is not None and found != expected:
+        if changed:
             raise DamagedError(
                 f"{path} was changed after the run wrote it; train the run again, or remove "
                 "manifest.json to use the file as it is"
@@ -151,18 +158,21 @@ class RunFolder:
         if path.exists():
             self.check(name)
         try:
-            return msgspec.json.decode(path.read_bytes(), type=kind)
+            return msgspec.json.decode(read_bytes(path), type=kind)
         except FileNotFoundError:
             raise ValueError(f"{path} is missing: {self.path} is not a finished run") from None
-        except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+        except OSError as error:
+            raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+        except DamagedError:
+            raise
+        except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise ValueError(f"{path} cannot be read: {error}") from None
 
     def events(self) -> Iterator[dict[str, Any]]:
         """The events in order. Raises ValueError if the file is damaged."""
         self.check("events.jsonl")
-        with (self.path / "events.jsonl").open(encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
+        for line in read_bytes(self.path / "events.jsonl", MAX_EVENTS).splitlines():
+            yield json.loads(line)
 
 
 def _file_name(name: str) -> str:

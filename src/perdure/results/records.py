@@ -13,10 +13,12 @@ from msgspec import Meta, Struct
 
 from perdure.config import RunConfig
 from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
+from perdure.files import MAX_EVENTS, read_bytes
 from perdure.results.folder import RunFolder
 
-Number = Annotated[float, Meta(ge=-1e300, le=1e300)]
+Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
 """Sums and squares of such numbers stay finite."""
+Count = Annotated[int, Meta(ge=0, le=2**62)]
 Percent = Number | None
 Matrix = list[list[Percent]]
 T = TypeVar("T")
@@ -26,14 +28,18 @@ class Facts(Struct, frozen=True, kw_only=True):
     """What `config.json` records in addition to the settings."""
 
     hash: str
-    seed: int
+    seed: Count
     data: str
     """Name of the data as results show it."""
+    version: str = ""
+    """The version of perdure."""
+    source: str = ""
+    """Hash of the source of a user's own stream, network and method, if there are any."""
     stream_checksum: str = ""
     shape: list[Any] | dict[str, Any] = []
     """Shape of one input; for a dict or tuple of tensors, a dict or list of shapes."""
-    classes: int = 0
-    tasks: int = 0
+    classes: Count = 0
+    tasks: Count = 0
     augment: str = ""
     normalise: str = ""
     """How the stream prepares inputs, as `repr` shows it."""
@@ -72,7 +78,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """By name; the first is the one that `predict` uses."""
     complete: bool
     """Whether the whole stream was learned."""
-    steps: int
+    steps: Count
     totals: dict[str, Number] = {}
 
     def __post_init__(self) -> None:
@@ -103,7 +109,7 @@ class Timing(Struct, frozen=True, kw_only=True):
     torch: str | None = None
     host: str | None = None
     finished: str | None = None
-    resumed: list[int] = []
+    resumed: list[Count] = []
     """Steps from which the run continued after an interruption."""
 
     @property
@@ -145,21 +151,21 @@ class Analysis(Struct, frozen=True, kw_only=True):
 class MetricsEvent(Struct, frozen=True, tag="metrics", tag_field="event"):
     """Means of the learner's metrics since the previous such event."""
 
-    step: int
+    step: Count
     values: dict[str, Number]
 
 
 class MemoryEvent(Struct, frozen=True, tag="memory", tag_field="event"):
     """Samples of each class in the episodic memory."""
 
-    step: int
+    step: Count
     classes: list[Number]
 
 
 class AgesEvent(Struct, frozen=True, tag="ages", tag_field="event"):
     """How often either semantic memory provided the replay logits, by the sample's age."""
 
-    step: int
+    step: Count
     edges: list[Number]
     stable: list[Number]
     total: list[Number]
@@ -168,7 +174,7 @@ class AgesEvent(Struct, frozen=True, tag="ages", tag_field="event"):
 class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
     """Class-IL accuracies of every predictor after a task."""
 
-    step: int
+    step: Count
     task: int
     class_il: dict[str, list[Percent]]
 
@@ -281,7 +287,7 @@ def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolde
             raise ValueError(f"{root} is not a folder")
         for path in _candidates(root):
             place = path.relative_to(root.parent).as_posix() if path != root else root.name
-            found = _read_or_skip(path, place or str(root))
+            found = _read_or_skip(path, printable(place or str(root)))
             if isinstance(found, RunRecord):
                 runs.append(found)
             else:
@@ -290,6 +296,15 @@ def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolde
         where = " and ".join(map(str, roots))
         raise ValueError(f"{where} contains no runs; create some with `perdure run --out DIR`")
     return runs, skipped
+
+
+def printable(name: str) -> str:
+    r"""The name of a file as text that can be encoded, even if it is not valid UTF-8.
+
+    >>> printable(os.fsdecode(b"r\xfcns")) == "r\ufffdns"
+    True
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
 def _candidates(root: Path) -> Iterator[Path]:
@@ -310,7 +325,7 @@ def _candidates(root: Path) -> Iterator[Path]:
 
 def _read_or_skip(path: Path, place: str) -> RunRecord | SkippedFolder:
     folder = RunFolder(path)
-    if not (path / "config.json").is_file() and not folder.complete:
+    if not any(os.path.lexists(path / name) for name in ("config.json", "result.json")):
         return SkippedFolder(place, "unknown", "contains no run")
     try:
         if not folder.complete:
@@ -318,7 +333,7 @@ def _read_or_skip(path: Path, place: str) -> RunRecord | SkippedFolder:
             reason = "has no result.json: the run is in progress, was interrupted, or failed"
             return SkippedFolder(place, "unfinished", reason)
         return read_run(path, place)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         return SkippedFolder(place, "damaged", _relative(error, path))
 
 
@@ -340,7 +355,7 @@ def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
         return ()
     try:
         folder.check(path.name)
-        lines = path.read_bytes().splitlines()
+        lines = read_bytes(path, MAX_EVENTS).splitlines()
         known = (line for line in lines if msgspec.json.decode(line, type=_Kind).event in _KINDS)
         return tuple(msgspec.json.decode(line, type=Event) for line in known)
     except (OSError, ValueError, RecursionError) as error:
@@ -350,4 +365,4 @@ def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
 
 def _relative(error: Exception, folder: Path) -> str:
     """An error's text without the path of the folder."""
-    return str(error).replace(f"{folder}{os.sep}", "")
+    return printable(str(error).replace(f"{folder}{os.sep}", ""))

@@ -138,7 +138,7 @@ class IterableTask(ComposedTask):
             raise ValueError(
                 f"the batches of task {self.name!r} differ from those read before the "
                 "interruption, so the run cannot be resumed exactly; give the iterable "
-                "state_dict and load_state_dict, or start again without --resume"
+                "state_dict and load_state_dict, or start over with --restart"
             )
         return batches
 
@@ -160,5 +160,5 @@ def not_resumable(task: Task) -> str:
     return (
         f"the batches of task {task.name!r} come from an iterator, which can be read only once, so "
         "the run cannot be resumed; use an iterable that can be iterated again or that has "
-        "state_dict and load_state_dict, or start again without --resume"
+        "state_dict and load_state_dict, or start over with --restart"
     )

@@ -15,22 +15,33 @@ import logging
 import math
 import os
 import platform
-import shutil
+import re
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
 
-from perdure.files import DamagedError, digest, read_manifest, write_atomic, write_manifest
+from perdure.files import (
+    DamagedError,
+    differs,
+    digest,
+    is_temporary,
+    make_folder,
+    open_regular,
+    read_manifest,
+    write_atomic,
+    write_manifest,
+)
 from perdure.state import State, as_bytes, read_file, to_host
 from perdure.training.callbacks import Callback
 from perdure.training.loop import Interrupted, Position, Run
 
 KEEP_LAST = 2
+_NAME = re.compile(r"([0-9]{1,18})\.(json|safetensors)")
 
 _log = logging.getLogger(__name__)
 
@@ -67,8 +78,10 @@ class CheckpointStore:
 
     def numbers(self) -> list[int]:
         """Numbers of all checkpoints, damaged ones included, newest first."""
-        names = (path.stem for path in self.path.glob("*.json"))
-        return sorted((int(name) for name in names if name.isdecimal()), reverse=True)
+        if self.path.is_symlink():
+            return []
+        names = (_NAME.fullmatch(path.name) for path in self.path.glob("*.json"))
+        return sorted((int(name[1]) for name in names if name), reverse=True)
 
     def latest_step(self) -> int | None:
         """Step of the newest checkpoint with a readable manifest; None if there is none."""
@@ -102,7 +115,7 @@ class CheckpointStore:
                 f"expected {', '.join(f'{k} {self.identity[k]!r}' for k in unequal)}"
             )
         try:
-            if digest(state.read_bytes()) != manifest.get("state"):
+            if differs(state, manifest.get("state")):
                 raise DamagedError(f"{state} is damaged: its checksum does not match its manifest")
             return msgspec.convert({**manifest, "number": number}, Checkpoint)
         except OSError as error:
@@ -117,14 +130,12 @@ class CheckpointStore:
         try:
             run.load_state_dict(state)
         except ValueError as error:
-            raise ValueError(f"{path}: {error}; start over without --resume") from None
+            raise ValueError(f"{path}: {error}; use --restart to start over") from None
         except (KeyError, TypeError, AttributeError, RuntimeError) as error:
             raise ValueError(f"{path} does not contain the state of a run: {error}") from None
         self._truncate_events(checkpoint)
-        for number in self.numbers():
-            if number > checkpoint.number:  # damaged, or missing for another run of the group
-                for suffix in ("json", "safetensors"):
-                    (self.path / f"{number}.{suffix}").unlink(missing_ok=True)
+        # Those after it are damaged, or missing for another run of the group.
+        self._remove(lambda number: number > checkpoint.number)
 
     def _truncate_events(self, checkpoint: Checkpoint) -> None:
         content = b""
@@ -146,29 +157,38 @@ class CheckpointStore:
             facts: The remaining fields of `Checkpoint`.
             events: Size of `events.jsonl` when the state was read.
         """
-        self.path.mkdir(exist_ok=True)
+        make_folder(self.path)
         number = max(self.numbers(), default=0) + 1
         content = as_bytes(state, {"run": self.identity})
         digests = {"events": digest(self._read_events(events)), "state": digest(content)}
         write_atomic(self.path / f"{number}.safetensors", content)
         manifest = {"identity": self.identity, **facts, **digests}
         write_manifest(self.path / f"{number}.json", manifest)
-        for old in self.path.iterdir():
-            if not old.stem.isdecimal() or int(old.stem) <= number - KEEP_LAST:
-                old.unlink(missing_ok=True)
+        self._remove(lambda old: old <= number - KEEP_LAST)
 
     def _read_events(self, size: int) -> bytes:
         """Read the first bytes of the events, and flush the file to disk."""
         if not size:  # the file may not exist
             return b""
-        with self.events.open("rb") as file:
+        with os.fdopen(open_regular(self.events, os.O_RDONLY), "rb") as file:
             with contextlib.suppress(OSError):  # some systems cannot flush a file being read
                 os.fsync(file.fileno())
             return file.read(size)
 
     def clear(self) -> None:
-        """Remove all checkpoints."""
-        shutil.rmtree(self.path, ignore_errors=True)
+        """Remove all checkpoints, and the folder if it holds nothing else."""
+        with contextlib.suppress(OSError):
+            self._remove(lambda number: True)
+            self.path.rmdir()
+
+    def _remove(self, chosen: Callable[[int], bool]) -> None:
+        """Remove the chosen checkpoints and what a killed process left; no other file."""
+        if self.path.is_symlink() or not self.path.is_dir():
+            return
+        for path in self.path.iterdir():
+            ours = _NAME.fullmatch(path.name)
+            if is_temporary(path.name) or (ours and chosen(int(ours[1]))):
+                path.unlink(missing_ok=True)
 
 
 class Checkpointer(Callback):
@@ -258,6 +278,8 @@ class Checkpointer(Callback):
         self._next = time.monotonic() + self.interval
         copies = []
         for run, store in zip(runs, self.stores, strict=True):
+            if run.failure is not None:
+                continue
             facts = {
                 "step": run.step,
                 "position": list(run.position),
@@ -292,10 +314,10 @@ class Checkpointer(Callback):
         if self._writer is not None:
             self._writer.join()
 
-    def clear(self) -> None:
-        """Remove all checkpoints, for example of completed runs."""
+    def clear(self, *stores: CheckpointStore) -> None:
+        """Remove all checkpoints, or those of some completed runs."""
         self.wait()
-        for store in self.stores:
+        for store in stores or self.stores:
             store.clear()
 
     def __enter__(self) -> Checkpointer:

@@ -91,6 +91,8 @@ class Run:
     position: Position = field(default=Position(), init=False)
     metrics_step: int = field(default=0, init=False)
     """Step at which the learner's metrics were last read."""
+    failure: TrainingError | None = field(default=None, init=False)
+    """Why training ended early, if it did."""
 
     def __post_init__(self) -> None:
         for name, value in (("batch", self.batch), ("epochs", self.epochs)):
@@ -184,7 +186,8 @@ def train(
     """Train and evaluate runs together, one batch of each in turn.
 
     All runs continue from their current position, which must be the same for all. Their streams
-    must have equally many tasks and batches.
+    must have equally many tasks and batches. A run whose loss or weights become infinite or NaN
+    ends; the others are trained to the end before the error is raised.
 
     Args:
         runs: The runs to train, in place.
@@ -199,7 +202,7 @@ def train(
         The record of each run.
 
     Raises:
-        TrainingError: If a loss becomes infinite or NaN.
+        TrainingError: If a loss or a weight of a run became infinite or NaN; `Run.failure` is set.
         Interrupted: If `stop` returned a signal number.
         ValueError: If the runs are at different positions, or a batch is invalid.
     """
@@ -323,10 +326,19 @@ class _Group:
     stop: Callable[[], int] | None
 
     def __post_init__(self) -> None:
-        self.first = self.runs[0]
         self.first_step = self.first.step
         self.total_steps = self.first.total_steps(self.max_steps)
         self.started = self.last_progress = time.monotonic()
+
+    @property
+    def active(self) -> list[Run]:
+        """The runs that have not failed."""
+        return [run for run in self.runs if run.failure is None]
+
+    @property
+    def first(self) -> Run:
+        """One of the active runs, which are all at the same position."""
+        return next(run for run in self.runs if run.failure is None)
 
     def train(self) -> list[Record]:
         tasks = len(self.first.stream.tasks)
@@ -343,8 +355,13 @@ class _Group:
                 if not self._limit_reached():
                     self._train_epoch(task, epoch, start.batch if epoch == start.epoch else 0)
             self._end_task(task)
-        for run in self.runs:
+        for run in self.active:
+            if not run.learner.has_finite_weights():
+                self._fail(run, f"the weights are infinite or not a number at step {run.step}")
+        for run in self.active:
             run.record.finish(run.learner, run.step)
+        if failures := [str(run.failure) for run in self.runs if run.failure is not None]:
+            raise TrainingError("; ".join(failures))
         return [run.record for run in self.runs]
 
     def _limit_reached(self) -> bool:
@@ -356,6 +373,8 @@ class _Group:
         sources = [run.stream.tasks[task].epoch(run.batch, run.order, start) for run in self.runs]
         for number, batches in enumerate(zip(*sources, strict=True), start + 1):
             for run, batch in zip(self.runs, batches, strict=True):
+                if run.failure is not None:
+                    continue
                 if (classes := run.learner.growth_for(batch.labels)) is not None:
                     self.engine.synchronize()
                     run.learner.grow(classes)
@@ -372,7 +391,7 @@ class _Group:
 
     def _end_task(self, number: int) -> None:
         self._report_metrics(number, self.first.epochs - 1)
-        for run in self.runs:
+        for run in self.active:
             task = run.stream.tasks[number]
             if run.learner.needs_boundaries:
                 run.learner.end_task(task.samples())
@@ -393,10 +412,9 @@ class _Group:
         signum = 0 if self.stop is None else self.stop()
         if signum or due:
             self.engine.synchronize()
-            for run in self.runs:
-                _check_finite(run)
+            self._check_finite()
             # Weights that just became infinite or NaN show in the next loss, which is reported.
-            if all(run.learner.has_finite_weights() for run in self.runs):
+            if all(run.learner.has_finite_weights() for run in self.active):
                 for callback in self.callbacks:
                     callback.on_checkpoint(self.runs)
         if signum:
@@ -404,7 +422,7 @@ class _Group:
 
     def _evaluate(self, number: int) -> None:
         """Evaluate every predictor on the tests of the tasks seen and of the next one."""
-        for run in self.runs:
+        for run in self.active:
             known = {
                 i: test
                 for i, test in enumerate(run.stream.tests)
@@ -420,8 +438,8 @@ class _Group:
 
     def _report_metrics(self, task: int, epoch: int) -> None:
         self.engine.synchronize()
-        for run in self.runs:
-            _check_finite(run)
+        self._check_finite()
+        for run in self.active:
             if run.step > run.metrics_step:
                 run.metrics_step = run.step
                 metrics = run.learner.metrics()
@@ -430,9 +448,25 @@ class _Group:
         if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
             self._report_progress(task, epoch)
 
+    def _check_finite(self) -> None:
+        for run in self.active:
+            if step := run.learner.nonfinite_step:
+                self._fail(run, f"the loss was infinite or not a number at step {step}")
+
+    def _fail(self, run: Run, reason: str) -> None:
+        """End a run. Raise its TrainingError if no other is left."""
+        rates = {f"{float(group['lr']):g}" for group in run.learner.optimizer.param_groups}
+        run.failure = TrainingError(
+            f"seed {run.seed}: {reason}; the learning rate ({', '.join(sorted(rates))}) is "
+            "probably too high"
+        )
+        if not self.active:
+            failures = (str(run.failure) for run in self.runs)
+            raise TrainingError("; ".join(failures))
+
     def _report_progress(self, task: int, epoch: int) -> None:
         self.last_progress = time.monotonic()
-        latest = [a for a in (run.record.latest() for run in self.runs) if a is not None]
+        latest = [a for a in (run.record.latest() for run in self.active) if a is not None]
         progress = Progress(
             step=self.first.step,
             total_steps=self.total_steps,
@@ -458,13 +492,3 @@ def _on_device(
         return predict(moved).to(next(leaves(inputs)).device)
 
     return score
-
-
-def _check_finite(run: Run) -> None:
-    step = run.learner.nonfinite_step
-    if step:
-        rates = {f"{float(group['lr']):g}" for group in run.learner.optimizer.param_groups}
-        raise TrainingError(
-            f"seed {run.seed}: the loss was infinite or not a number at step {step}; the learning "
-            f"rate ({', '.join(sorted(rates))}) is probably too high"
-        )

@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from perdure.results import RunFolder
 from perdure.state import to_host
-from perdure.training.checkpoint import Checkpointer
+from perdure.training.checkpoint import Checkpointer, CheckpointStore
 from perdure.training.distributed import from_all, from_rank_0
 from perdure.training.loop import Run, TrainingError
 
@@ -109,10 +109,10 @@ class SharedCheckpointer(Checkpointer):
         if dist.get_rank() == 0:
             super().on_checkpoint(runs)
 
-    def clear(self) -> None:
-        """Remove all checkpoints."""
+    def clear(self, *stores: CheckpointStore) -> None:
+        """Remove all checkpoints, or those of some completed runs."""
         if dist.get_rank() == 0:
-            super().clear()
+            super().clear(*stores)
 
 
 def stop_on_rank_0(stop: Callable[[], int] | None) -> Callable[[], int] | None:

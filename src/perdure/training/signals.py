@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first stops training between two steps, the second ends it at once."""
+"""Signals that stop training: the first between two steps, the second at once."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ import signal
 import threading
 from collections.abc import Iterator
 from types import FrameType
+
+_NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
+STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
+"""Ctrl-C, the end of a session, and what batch systems send before they end a job."""
 
 
 class Stop:
@@ -33,7 +37,7 @@ class Stop:
 
 @contextlib.contextmanager
 def graceful_stop() -> Iterator[Stop]:
-    """Turn the first SIGINT or SIGTERM inside the block into a request to stop.
+    """Turn the first of STOP_SIGNALS inside the block into a request to stop.
 
     Pass the result to `train` as `stop`. Outside the main thread no signal is handled.
     """
@@ -41,7 +45,7 @@ def graceful_stop() -> Iterator[Stop]:
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    previous = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    previous = {s: signal.getsignal(s) for s in STOP_SIGNALS}
     for signum, handler in previous.items():
         if handler not in (signal.SIG_IGN, None):  # shells start background jobs ignoring SIGINT
             signal.signal(signum, stop.request_or_exit)

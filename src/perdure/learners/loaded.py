@@ -1,0 +1,98 @@
+"""What must hold for a state that was read from a file, beyond names and shapes.
+
+A file can be intact and still wrong: written for another optimizer, by a run that diverged, or by
+somebody who wants to do harm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from perdure.memory import EpisodicMemory, Reservoir
+from perdure.state import State
+
+if TYPE_CHECKING:
+    from perdure.learners.learner import Learner
+
+_NOT_HYPERPARAMETERS = {"params", "initial_lr", "foreach", "fused", "capturable", "differentiable"}
+"""Entries of an optimizer's groups that do not change what it computes."""
+
+
+def check_optimizer_state(optimizer: Optimizer, state: State) -> None:
+    """Raise ValueError if a state is of another optimizer, or of one with other hyperparameters.
+
+    With a learning-rate schedule the initial rate must agree.
+    """
+    kind = type(optimizer).__name__
+    if state.get("class", kind) != kind:
+        raise ValueError(f"optimizer: the state is of {state['class']}; this learner uses {kind}")
+    for own, saved in zip(optimizer.param_groups, state["groups"], strict=True):
+        for name in (own.keys() & saved.keys()) - _NOT_HYPERPARAMETERS:
+            ours, theirs = (_plain(group, name) for group in (own, saved))
+            if ours != theirs:
+                raise ValueError(
+                    f"optimizer: the state has {name} {theirs}; this learner has {ours}"
+                )
+
+
+def _plain(group: Mapping[str, Any], name: str) -> Any:
+    value = group.get("initial_lr", group[name]) if name == "lr" else group[name]
+    if isinstance(value, Tensor):
+        return float(value)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def check_loaded(learner: Learner, state: State) -> None:
+    """Raise ValueError if a learner that has just loaded a state cannot be in this state."""
+    for name, value in _leaves(state):
+        counts = not value.is_floating_point() or name.startswith("totals/")
+        if not counts and not torch.isfinite(value).all():
+            raise ValueError(f"{name} has values that are infinite or not a number")
+    spec = learner._input_spec
+    if spec is not None and not (
+        isinstance(spec.layout, str)
+        and type(spec.classes) is type(spec.smallest_batch) is int
+        and spec.classes > 0
+    ):
+        raise ValueError(f"its inputs are described by {spec}")
+    for name, total in learner._totals.items():
+        if total.ndim:
+            raise ValueError(f"the total of {name} is not a single number")
+    steps, finite = int(learner.steps), int(learner.finite_steps)
+    if not 0 <= finite <= steps:
+        raise ValueError(f"it counts {finite} finite steps of {steps}")
+    if not 0 <= learner._last_read[0] <= steps:
+        raise ValueError(f"its metrics were read at step {learner._last_read[0]} of {steps}")
+    if learner.device.type == "cpu":
+        torch.Generator().set_state(learner._global_random)  # refuses what is no such state
+    for name, part in learner._parts().items():
+        if isinstance(part, EpisodicMemory):
+            _check_memory(name, part, learner)
+
+
+def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
+    contents = memory.contents()
+    if contents is not None and len(contents.labels):
+        spec = learner._input_spec
+        limit = int(contents.labels.max()) + 1 if spec is None else spec.classes
+        if contents.labels.is_floating_point() or contents.labels.is_complex():
+            raise ValueError(f"{name} has labels of {contents.labels.dtype}")
+        if int(contents.labels.min()) < 0 or int(contents.labels.max()) >= limit:
+            raise ValueError(f"{name} has labels outside 0 to {limit - 1}")
+    if isinstance(memory, Reservoir):
+        seen, filled = int(memory.seen), memory.filled
+        if seen < filled or (filled < memory.buffer_size and seen != filled):
+            raise ValueError(f"{name} holds {filled} samples of {seen} seen")
+
+
+def _leaves(state: State, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    for name, value in state.items():
+        if isinstance(value, dict):
+            yield from _leaves(value, f"{prefix}{name}/")
+        elif isinstance(value, Tensor):
+            yield f"{prefix}{name}", value
