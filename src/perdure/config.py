@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
 import shlex
@@ -175,9 +176,10 @@ class RunConfig:
         if self.method not in catalog.METHODS:
             return dict(self.hyperparameters)
         usual = default_hyperparameters(self.stream, self.method, self.buffer_size, self.dataset)
+        off = {name: 0.0 for name in usual.values if name not in self.hyperparameters}
         return {
             name: value
-            for name, value in self.hyperparameters.items()
+            for name, value in {**self.hyperparameters, **off}.items()
             if usual.values.get(name) != value
         }
 
@@ -293,6 +295,7 @@ def default_hyperparameters(
         values |= preset.values
         notes = preset.notes
     elif stream in catalog.STREAMS:
+        values |= _learner_defaults(accepted)
         other = "er" if buffer_size is not None else "sgd"
         substitute = presets.find(other, stream, buffer_size)
         if substitute is not None:
@@ -300,6 +303,7 @@ def default_hyperparameters(
             values |= {k: v for k, v in substitute.values.items() if k in known}
             notes = (f"{method} has no published settings for {stream}; using those of {other}",)
     else:
+        values |= _learner_defaults(accepted)
         notes = (
             f"{stream} has no published settings; hyperparameters that are not given have the "
             f"defaults of {method}, batch 32 and one epoch",
@@ -309,10 +313,32 @@ def default_hyperparameters(
     return Defaults(normalised(values, accepted), notes)
 
 
-def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict[str, float]:
+def is_optional(argument: inspect.Parameter) -> bool:
+    """Whether a hyperparameter can be switched off by None in Python and by 0 in a configuration.
+
+    One that a configuration does not list is off.
+    """
+    return str(argument.annotation) == "float | None"
+
+
+def _learner_defaults(accepted: Mapping[str, inspect.Parameter]) -> dict[str, float]:
+    """The default values of a learner's hyperparameters."""
+    return {
+        name: argument.default
+        for name, argument in accepted.items()
+        if name not in NOT_HYPERPARAMETERS
+        and isinstance(argument.default, int | float)
+        and not isinstance(argument.default, bool)
+    }
+
+
+def normalised(
+    values: Mapping[str, float], accepted: Mapping[str, inspect.Parameter]
+) -> dict[str, float]:
     """Counts as int and other numbers as float, so that equal values are equal bytes.
 
-    Values of arguments that are annotated as neither keep their type.
+    Optional hyperparameters that are off are left out; values of arguments with other annotations
+    keep their type.
 
     Raises:
         ValueError: If a count is not a whole number.
@@ -326,6 +352,10 @@ def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict
             found[name] = int(value)
         elif annotation in (float, "float"):
             found[name] = float(value)
+        elif name in accepted and is_optional(accepted[name]):
+            found[name] = float(value)
+            if not value:
+                del found[name]
     return found
 
 
