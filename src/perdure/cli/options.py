@@ -166,6 +166,8 @@ class LearnerOptions:
         validation: float | None,
         update: Literal["random", "regular"] = "random",
         ranks: int = 1,
+        prequential: bool = False,
+        prequential_window: int | None = None,
     ) -> RunConfig:
         """The configuration that these options describe."""
         from perdure.experiment.resolve import resolve
@@ -187,6 +189,8 @@ class LearnerOptions:
             deterministic=self.execution.deterministic,
             update=update,
             ranks=ranks,
+            prequential=prequential,
+            prequential_window=prequential_window,
         )
 
 

@@ -77,7 +77,8 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
     """
     stream = build_stream(config, dataset, seed)
     learner = build_learner(config, _Inputs.of(stream), seed)
-    run = Run(learner, stream, config.batch, config.epochs, seed)
+    window = config.prequential and config.prequential_window
+    run = Run(learner, stream, config.batch, config.epochs, seed, window)
     _check_samples(config, stream)
     _check_network(config, stream, learner)
     if config.ranks > 1:

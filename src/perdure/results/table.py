@@ -185,6 +185,19 @@ class Setting:
         values = [value for scores in found if (value := getattr(scores, key)) is not None]
         return Spread.over(values) if values and len(values) == len(self.runs) else None
 
+    @property
+    def prequential_window(self) -> int | None:
+        """Samples of the sliding window of prequential evaluation; None without one."""
+        found = [run.result.prequential for run in self.runs]
+        return found[0].window if found[0] and all(found) else None
+
+    def prequential(self, key: Literal["overall", "accuracy"] = "overall") -> Spread | None:
+        """Prequential accuracy over the seeds: overall, or in the last window."""
+        found = [run.result.prequential for run in self.runs if run.result.prequential]
+        if len(found) < len(self.runs):
+            return None
+        return Spread.over([getattr(result, key) for result in found])
+
     def figures(self, predictor: str | None = None, table: str | None = None) -> list[Figure]:
         """The published figures that may be shown next to a predictor, each mean once.
 
@@ -225,6 +238,13 @@ class Setting:
             predictors[name] = {kind: plain(name, kind) for kind in ("class_il", "task_il")}
             if self.tests_overlap:
                 predictors[name]["last_test"] = plain(name, "class_il", "last_test")
+        prequential: dict[str, Any] = {}
+        if (overall := self.prequential()) and (last := self.prequential("accuracy")):
+            prequential = {
+                "window": self.prequential_window,
+                "overall": {"mean": overall.mean, "std": overall.std},
+                "last_window": {"mean": last.mean, "std": last.std},
+            }
         return {
             "stream": config.stream,
             "data": self.data,
@@ -234,7 +254,10 @@ class Setting:
             **({"departures": departures} if departures else {}),
             "hash": config.hash,
             "seeds": self.seeds,
+            "complete": self.complete,
+            "steps": [run.result.steps for run in self.runs],
             "predictors": predictors,
+            **({"prequential_accuracy": prequential} if prequential else {}),
             "seconds": self.seconds(),
         }
 
@@ -361,6 +384,18 @@ def _comparison_name(setting: Setting) -> str:
     return f"{config.stream} ({', '.join(parts)})" if parts else config.stream
 
 
+def _in_words(name: str, value: object) -> str:
+    """A setting as a label shows it.
+
+    >>> _in_words("stable_decay", 0.5), _in_words("deterministic", True)
+    ('stable decay 0.5', 'deterministic')
+    """
+    words = name.replace("_", " ")
+    if value is True:
+        return words
+    return f"{words} {f'{value:g}' if isinstance(value, float) else value}"
+
+
 def slug(name: str) -> str:
     """A name for use in a URL fragment or a file name.
 
@@ -412,7 +447,7 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
             if name in usual and value != usual[name]
         }
         differs = [
-            f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
+            _in_words(name, value)
             for name, value in unusual.items()
             if any(other.get(name) != value for other in variants)
         ]
