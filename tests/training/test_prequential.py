@@ -116,7 +116,7 @@ def test_predicting_does_not_change_what_is_learned(method: str, network: str) -
         record = fit(learner, stream, batch=6, epochs=2, prequential=prequential)
         states.append({"learner": learner.state_dict(), "global": torch.get_rng_state()})
         assert (record.prequential is not None) == prequential
-    assert_same(*states)
+    assert_same(states[0], states[1])
 
 
 def test_each_batch_is_predicted_by_the_answering_network_before_it_is_learned() -> None:

@@ -5,6 +5,7 @@ Code below this module takes plain arguments, never a configuration.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,9 @@ from perdure.streams import Augment, Normaliser, Stream
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager
 from perdure.training.loop import Run
+
+MAX_LAYERS = 8
+"""Kinds of layers that a description of a network names."""
 
 
 def read_dataset(config: RunConfig) -> Dataset | None:
@@ -188,11 +192,13 @@ def build_engine(config: RunConfig) -> Eager:
     return Captured(config.device, config.precision, compiled=config.engine == "compiled")
 
 
-def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
-    """The content of `config.json`: the settings and `Facts` about the stream."""
+def config_file(config: RunConfig, run: Run) -> dict[str, Any]:
+    """The content of `config.json`: the settings and `Facts` about stream and network."""
+    stream, learner = run.stream, run.learner
     return {
         **config.to_json(),
-        "seed": seed,
+        "seed": run.seed,
+        "stream_name": stream.name,
         "data": stream.data,
         "stream_checksum": stream.checksum,
         "shape": list(stream.shape),
@@ -200,7 +206,28 @@ def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
         "tasks": len(stream.tasks),
         "augment": repr(stream.augment),
         "normalise": repr(stream.normalise),
+        "architecture": _architecture(learner.network),
+        "parameters": sum(p.numel() for p in learner.network.parameters()),
+        "optimizer": type(learner.optimizer).__name__,
     }
+
+
+def _architecture(network: nn.Module) -> str:
+    """The network's class and its layers, in the order in which they first appear.
+
+    >>> _architecture(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)))
+    'Sequential of 2 Linear, ReLU'
+    """
+    name = type(network).__name__
+    layers = Counter(
+        type(part).__name__
+        for part in network.modules()
+        if part is not network and not any(True for _ in part.children())
+    )
+    listed = [kind if count == 1 else f"{count} {kind}" for kind, count in layers.items()]
+    if len(listed) > MAX_LAYERS:
+        listed = [*listed[:MAX_LAYERS], "…"]
+    return f"{name} of {', '.join(listed)}" if listed else name
 
 
 def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:

@@ -33,6 +33,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     shape: list[int] = []
     classes: int = 0
     tasks: int = 0
+    stream_name: str = ""
+    """Name that the stream has given itself."""
+    architecture: str = ""
+    """Class and layers of the network."""
+    parameters: int = 0
+    optimizer: str = ""
 
 
 class Scores(Struct, frozen=True, kw_only=True):
