@@ -287,8 +287,10 @@ class _View(AbstractContextManager["_View"]):
         if now.since and before is None:
             self._print(f"Resuming {status.name} from step {now.since}")
         # A stream without tests may be one long task.
-        silent = now.accuracy is None and now.seconds - self.logged.get(status, 0.0)
-        if self.by_task and not self.live and (now.task_ended or silent > LOG_SECONDS):
+        silent = 0.0 if now.accuracy is not None else now.seconds - self.logged.get(status, 0.0)
+        first = before is None and now.accuracy is not None
+        due = now.task_ended or first or silent > LOG_SECONDS
+        if self.by_task and not self.live and due:
             self.logged[status] = now.seconds
             print_status(f"{status.name}: {_details(now)}")
 
