@@ -67,8 +67,11 @@ class Prequential:
         self._correct += correct.sum()
         end = self.samples + len(correct)
         last = correct[-self.window :]
-        rows = torch.arange(end - len(last), end, device=correct.device) % self.window
-        self._recent.index_copy_(0, rows, last)
+        start = (end - len(last)) % self.window
+        before_wrap = last[: self.window - start]
+        wrapped = last[len(before_wrap) :]
+        self._recent[start : start + len(before_wrap)] = before_wrap
+        self._recent[: len(wrapped)] = wrapped
         self.samples = end
 
     def read(self) -> PrequentialAccuracy | None:
