@@ -182,6 +182,40 @@ def test_a_resumed_run_has_the_same_window() -> None:
             toy.run("er", prequential=other).load_state_dict(states[0])
 
 
+def test_labels_that_were_not_announced_are_predicted_before_the_network_grows() -> None:
+    learner = ER(nn.Linear(4, 2), buffer_size=20, grow=True)
+    inputs = torch.rand(8, 4)
+    batches = [(inputs, torch.full((8,), label)) for label in (0, 1, 2, 3)]
+    record = fit(learner, batches, prequential=8)
+    assert record.prequential is not None
+    assert record.prequential.accuracy == 0  # class 3 had no output yet
+    assert learner.predict_proba(inputs).shape == (8, 4)
+
+
+def test_structured_inputs_are_predicted() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, left: Tensor, right: Tensor) -> Tensor:
+            return self.linear(left + right)  # type: ignore[no-any-return]
+
+    batches = [
+        ({"left": torch.rand(6, 4), "right": torch.rand(6, 4)}, torch.arange(6) % 3)
+        for _ in range(3)
+    ]
+    states = []
+    for prequential in (False, 10):
+        torch.manual_seed(0)
+        learner = ER(Sum(), buffer_size=10)
+        record = fit(learner, batches, prequential=prequential)
+        states.append(learner.state_dict())
+    assert record.prequential is not None
+    assert record.prequential.samples == 18
+    assert_same(states[0], states[1])
+
+
 # -- streams without tests ------------------------------------------------------------------
 
 
