@@ -77,7 +77,7 @@ def test_own_streams_are_named_and_the_papers_sections_left_out(tmp_path: Path) 
     for part in ("my_data:network", "2 Linear", "59 parameters", "SGD", "4 classes", "inputs 6"):
         assert part in chapter.comparison.description
     for form in ("html", "md", "tex"):
-        text = render(found, form)  # type: ignore[arg-type]
+        text = render(found, form)
         assert "sensors" in text
         assert "paper" not in text.lower()
     assert headings(render(found, "md")) == ["Report on sensors", "Runs", "sensors"]

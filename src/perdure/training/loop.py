@@ -150,7 +150,7 @@ class Run:
                 f"the state is in task {position.task + 1}, but {self.stream.name} has "
                 f"{len(self.stream.tasks)} tasks"
             )
-        if bool(state["prequential"]) != (self.predicted is not None):
+        if bool(state.get("prequential")) != (self.predicted is not None):
             raise ValueError("only one of the run and its state has prequential evaluation")
         if self.predicted is not None:
             self.predicted.load_state_dict(state["prequential"])
