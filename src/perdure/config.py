@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure import catalog, presets
+from perdure.evaluation.prequential import WINDOW
 from perdure.sizes import format_bytes
 from perdure.streams.gcil import MemoryDraws
 
@@ -28,7 +29,7 @@ Role = Literal["comparison", "method", "execution", "remark"]
 
 comparison: Results may be compared only if this agrees (stream, data, network, length).
 method: What is being compared: the method and its hyperparameters.
-execution: How the arithmetic is carried out; changes the last digits.
+execution: How a run is carried out and observed; changes the last digits at most.
 remark: Has no influence on the numbers; the only role that is not part of a run's identity.
 """
 
@@ -87,6 +88,8 @@ class RunConfig:
         engine: "eager", "captured" or "compiled".
         deterministic: Whether a GPU computes bit-identical results, at the cost of speed.
         ranks: Processes that share the work of one learner.
+        prequential: Whether each batch is predicted before it is learned.
+        prequential_window: Samples of the sliding window of these predictions.
         data_root: Folder with the datasets, if the user named one.
         notes: What was substituted or assumed, one sentence each.
     """
@@ -108,6 +111,8 @@ class RunConfig:
     engine: Literal["eager", "captured", "compiled"] = _setting("execution", default="eager")
     deterministic: bool = _setting("execution", default=False)
     ranks: int = _setting("execution", default=1)
+    prequential: bool = _setting("execution", default=False)
+    prequential_window: int = _setting("execution", default=WINDOW)
     data_root: str | None = _setting("remark", default=None)
     notes: tuple[str, ...] = _setting("remark", default=())
 

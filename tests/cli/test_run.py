@@ -86,6 +86,8 @@ def test_the_json_line_has_exactly_its_schema(call: Call) -> None:
         "max_steps": 30,  # only if it is not the default
         "hash": resolve(dataset="mnist5k", max_steps=30).hash,
         "seeds": [0],
+        "complete": False,
+        "steps": [30],
         "predictors": {"stable": kinds, "plastic": kinds, "working": kinds},
     }
     assert all(50 < mean <= 100 for found in means.values() for mean in found.values())
@@ -186,7 +188,7 @@ def test_the_default_number_of_workers_respects_affinity(
 
 # -- while it runs --------------------------------------------------------------------------
 
-LINE = r"seed 0: task 1/5, epoch 15/15  \d+ steps/s  \d+:\d\d left  accuracy \d+\.\d\d %"
+LINE = r"seed 0: task 1/5, epoch 1/15  \d+ steps/s  \d+:\d\d left  accuracy \d+\.\d\d %"
 
 
 def test_not_on_a_terminal_there_is_a_plain_line_per_task() -> None:
@@ -198,7 +200,8 @@ def test_not_on_a_terminal_there_is_a_plain_line_per_task() -> None:
         check=True,
     )
     assert "\x1b" not in ended.stdout + ended.stderr
-    first, second = ended.stderr.splitlines()
+    first, early, second = ended.stderr.splitlines()
+    assert "30 steps" in early
     assert re.fullmatch(LINE, first)
     assert "runs/s-mnist/sgd-" in second
     assert json.loads(ended.stdout.splitlines()[-1])["method"] == "sgd"

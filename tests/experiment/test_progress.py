@@ -228,6 +228,7 @@ def test_a_log_of_tasks_has_a_line_when_a_task_has_ended(
 ) -> None:
     def at(number: int, task: int, step: int, accuracy: float | None, since: int = 0) -> Event:
         found = Progress(step, 400, task, 4, 0, 1 + number, 2.0, accuracy, since)
+        found = replace(found, task_ended=step % 100 == 0)
         return Event(number, "progress", found)
 
     events = [
@@ -243,6 +244,21 @@ def test_a_log_of_tasks_has_a_line_when_a_task_has_ended(
         "seed 1 of er: task 2/4  100 steps/s  0:02 left  accuracy 85.50 %",
         "Resuming seed 2 of er from step 100",
         "seed 2 of er: task 2/4, epoch 1/2  10 steps/s  0:28 left  accuracy 90.00 %",
+    ]
+
+
+def test_a_log_of_a_stream_without_tests_has_a_line_now_and_then(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def at(step: int, seconds: float, accuracy: float) -> Event:
+        found = Progress(step, None, 0, 1, 0, 1, seconds, None, prequential=accuracy)
+        return Event(0, "progress", found)
+
+    events = [at(10, 1.0, 10.0), at(400, 40.0, 55.5), at(500, 50.0, 60.0), at(800, 80.0, 62.0)]
+    show(grid(tmp_path, Clock()), events, by_task=True)
+    assert capfd.readouterr().err.splitlines() == [
+        "seed 1 of er: task 1/1  10 steps/s  prequential 55.50 %",
+        "seed 1 of er: task 1/1  10 steps/s  prequential 62.00 %",
     ]
 
 

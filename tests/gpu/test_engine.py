@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from perdure.evaluation import Prequential
 from perdure.learners import (
     AGEM,
     CLSER,
@@ -202,3 +203,37 @@ def test_a_learner_saved_between_captured_steps_resumes_bit_for_bit() -> None:
     second.load_state_dict(first.state_dict())
     (rest,) = trained(Captured("cuda", "fp32"), [second], supply[25:])
     assert all(torch.equal(a, b) for a, b in zip(whole, rest, strict=True))
+
+
+@pytest.mark.parametrize("kind", [ER, CLSER])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_predicting_before_each_step_changes_nothing(kind: type[Learner], precision: str) -> None:
+    supply = batches(30, last=5)
+    (expected,) = trained(Captured("cuda", precision), [build(kind, dropout=True)], supply)
+    engine, learner = Captured("cuda", precision), build(kind, dropout=True)
+    predicted = Prequential(100, "cuda")
+    engine.predict(learner, supply[0], Prequential(100, "cuda"))  # libraries are loaded
+    for batch in supply:
+        torch.cuda.set_sync_debug_mode("error")
+        engine.predict(learner, batch, predicted)
+        torch.cuda.set_sync_debug_mode("default")
+        engine.step(learner, batch)
+    engine.synchronize()
+    assert next(iter(engine.learners.values())).graph is not None
+    found = flat(learner.state_dict())
+    assert all(torch.equal(a, b) for a, b in zip(expected, found, strict=True))
+    read = predicted.read()
+    assert read is not None
+    assert (read.samples, 0 <= read.accuracy <= 100) == (29 * BATCH + 5, True)
+
+
+def test_captured_and_eager_learners_predict_alike() -> None:
+    supply, found = batches(30, last=5), []
+    for engine in (Eager("cuda"), Captured("cuda", "fp32")):
+        learner, predicted = build(ER), Prequential(100, "cuda")
+        for batch in supply:
+            engine.predict(learner, batch, predicted)
+            engine.step(learner, batch)
+        engine.synchronize()
+        found.append(predicted.read())
+    assert found[0] == found[1]

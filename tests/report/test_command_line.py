@@ -25,7 +25,7 @@ def _place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def test_a_page_and_its_figures(capfd: pytest.CaptureFixture[str]) -> None:
     made.make_run(Path("runs"), method="er")
-    status = main(["report", "--figures", "figures", "--as-is"])
+    status = main(["report", "--figures", "figures"])
     out, err = capfd.readouterr()
     assert (status, err) == (0, "")
     assert out == "wrote report.html and 7 figures in figures\n"
@@ -44,7 +44,7 @@ def test_a_page_and_its_figures(capfd: pytest.CaptureFixture[str]) -> None:
 )
 def test_tables_alone(form: str, begins: str, capfd: pytest.CaptureFixture[str]) -> None:
     made.make_run(Path("runs"))
-    assert main(["report", "runs", "--format", form, "--as-is"]) == 0
+    assert main(["report", "runs", "--format", form]) == 0
     assert capfd.readouterr().out == f"wrote report.{form}\n"
     assert Path(f"report.{form}").read_text().startswith(begins)
 
@@ -54,16 +54,18 @@ def test_figures_as_pdf_and_another_title() -> None:
         made.make_run(Path("a"), method="sgd", buffer_size=None, analysed=False) / "events.jsonl"
     ).unlink()
     words = ["report", "a", "-o", "deep/er/x.md", "--format", "md", "--title", "My *runs*"]
-    assert main([*words, "--figures", "f", "--figure-format", "pdf", "--as-is"]) == 0
+    assert main([*words, "--figures", "f", "--figure-format", "pdf"]) == 0
     assert Path("deep/er/x.md").read_text().startswith("# My \\*runs\\*\n")
     assert {path.suffix for path in Path("f").iterdir()} == {".pdf", ".json"}
 
 
-def test_missing_analyses_are_computed(capfd: pytest.CaptureFixture[str]) -> None:
+def test_missing_analyses_are_computed_if_asked_for(capfd: pytest.CaptureFixture[str]) -> None:
     short = ["--dataset", "mnist5k", "--epochs", "1", "--quiet"]
     assert main(["run", "--method", "clser", *short]) == 0
     capfd.readouterr()
-    assert main(["report", "--format", "md", "--figures", "figures"]) == 0
+    assert main(["report", "-o", "without.md"]) == 0
+    assert (capfd.readouterr().err, [*Path("runs").rglob("analysis.json")]) == ("", [])
+    assert main(["report", "--format", "md", "--figures", "figures", "--analyze"]) == 0
     err = capfd.readouterr().err
     assert "runs/s-mnist/clser-500-" in err
     assert "(1 of 1)" in err
@@ -84,7 +86,7 @@ def test_missing_analyses_are_computed(capfd: pytest.CaptureFixture[str]) -> Non
 def test_analyses_without_data_are_explained(capfd: pytest.CaptureFixture[str]) -> None:
     made.make_run(Path("runs"), method="er", analysed=False)
     Path("nothing").mkdir()
-    assert main(["report", "--data", "nothing", "-o", "x.html", "--quiet"]) == 0
+    assert main(["report", "--analyze", "--data", "nothing", "-o", "x.html", "--quiet"]) == 0
     assert capfd.readouterr().err == ""
     assert "Not analysed (" in Path("x.html").read_text()
 
@@ -106,7 +108,7 @@ def test_bad_input_is_reported_in_one_sentence(
     made.make_run(Path("runs"))
     Path("empty").mkdir()
     Path("file").write_text("kept")
-    assert main(["report", *words, "--as-is"]) == 2
+    assert main(["report", *words]) == 2
     out, err = capfd.readouterr()
     assert out == ""
     assert err.startswith("perdure: ")

@@ -33,7 +33,7 @@ def results(root: Path) -> Table:
 
 def test_the_overview_has_a_row_for_each_setting(tmp_path: Path) -> None:
     made.make_runs(tmp_path)
-    table = tables.overview(collect([tmp_path]))
+    (table,) = tables.overview(collect([tmp_path]))
     assert rows(table)[0] == {
         "stream": "s-mnist",
         "method": "CLS-ER 500",

@@ -201,6 +201,11 @@ def test_without_tasks_bias_is_the_distance_of_the_classes_from_equal_shares() -
     assert found.numbers["er"].mean == pytest.approx(0.3)
 
 
+def test_claims_are_not_checked_on_a_users_own_data() -> None:
+    runs = [record(seed=s, accuracy=BEST, stream="my:data", dataset=None) for s in range(2)]
+    assert all(found.evidence == () for found in check_claims(collection(*runs)))
+
+
 def test_random_updates_are_compared_with_regular_ones_that_differ_in_nothing_else() -> None:
     def runs(accuracy: float, **settings: Any) -> list[RunRecord]:
         return [

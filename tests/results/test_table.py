@@ -291,6 +291,8 @@ def test_a_summary_is_plain_json() -> None:
         "buffer_size": 500,
         "hash": found.config.hash,
         "seeds": [0, 1, 2],
+        "complete": True,
+        "steps": [200, 200, 200],
         "predictors": {
             "working": {
                 "class_il": {"mean": 84.0, "std": 4.0},
@@ -358,6 +360,8 @@ def test_every_identifying_setting_changes_the_hash() -> None:
         "engine": "captured",
         "deterministic": True,
         "ranks": 2,
+        "prequential": True,
+        "prequential_window": 10,
     }
     assert set(others) == set(base.identity())
     hashes = {replace(base, **{name: value}).hash for name, value in others.items()}

@@ -80,6 +80,8 @@ def analyze(options: AnalyzeOptions) -> int:
         name, has_networks = str(run.folder.path), run.folder.has_networks
         if has_analysis(run, settings) and not (options.again and has_networks):
             reused[name] = run
+        elif not run.result.tests:
+            skipped[name] = "has no tests"
         elif not has_networks:
             skipped[name] = "does not contain its networks"
         else:

@@ -170,6 +170,8 @@ class LearnerOptions:
         validation: float | None,
         update: Literal["random", "regular"] = "random",
         ranks: int = 1,
+        prequential: bool = False,
+        prequential_window: int | None = None,
     ) -> RunConfig:
         """The configuration that these options describe."""
         from perdure.experiment.resolve import resolve
@@ -192,6 +194,8 @@ class LearnerOptions:
             update=update,
             ranks=ranks,
             buffer_bytes=_number_or_text(self.buffer_bytes),
+            prequential=prequential,
+            prequential_window=prequential_window,
         )
 
 

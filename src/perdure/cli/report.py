@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 class ReportOptions:
     """Write a report on runs: results next to published figures, claims of the paper, figures.
 
-    Missing analyses are computed when the run's networks and data are available. Folders that
-    are not finished runs are listed with the reason.
+    Claims and tables of the paper are left out for your own streams. Folders that are not finished
+    runs are listed with the reason.
     """
 
     runs: Annotated[
@@ -40,13 +40,13 @@ class ReportOptions:
     figure_format: Literal["svg", "pdf"] = "svg"
     """Format of these figures."""
     data: Folder = None
-    """Folder with the datasets, for missing analyses."""
-    as_is: Switch = False
-    """Do not compute missing analyses."""
+    """Folder with the datasets, for --analyze."""
+    analyze: Switch = False
+    """Compute missing analyses of runs whose networks and data are available; takes minutes."""
     trust_code: Switch = False
-    """For missing analyses, import code that the folders name as module:name."""
+    """For --analyze, import code that the folders name as module:name."""
     title: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None
-    """Title of the report. Default: the names of the folders."""
+    """Title of the report. Default: the names of your streams, or of the folders."""
     quiet: Switch = False
     """Print no progress."""
 
@@ -55,6 +55,7 @@ def report(options: ReportOptions) -> int:
     """Read the runs, compute missing analyses, and write the report and its figures."""
     from perdure.files import write_atomic, write_json
     from perdure.report import compose, render
+    from perdure.report.content import default_title
     from perdure.results import collect
     from perdure.results.records import printable
 
@@ -68,12 +69,12 @@ def report(options: ReportOptions) -> int:
     if options.figures is not None:
         writable(options.figures, "--figures")
     collection, missing = collect(options.runs), dict[str, str]()
-    if not options.as_is:
+    if options.analyze:
         collection, missing = _with_analyses(
             collection, options.data, quiet=options.quiet, trust_code=options.trust_code
         )
-    names = ", ".join(path.resolve().name or str(path) for path in options.runs)
-    title = printable(options.title or f"Report on {names}")
+    names = [path.resolve().name or str(path) for path in options.runs]
+    title = printable(options.title or default_title(collection, names))
     missing = {place: printable(reason) for place, reason in missing.items()}
     content = compose(collection, title, missing)
     write_atomic(out, render(content, form).encode())
@@ -101,7 +102,7 @@ def _with_analyses(
     from perdure.results.table import group
 
     torch.set_num_threads(1)  # the same numbers on every machine
-    lacking = [run for run in collection.runs if run.analysis is None]
+    lacking = [run for run in collection.runs if run.analysis is None and run.result.tests]
     found = {id(run): run for run in collection.runs}
     missing: dict[str, str] = {}
     for number, run in enumerate(lacking, start=1):

@@ -89,6 +89,10 @@ class RunOptions(LearnerOptions):
     """Evaluate on this share of the training samples instead of the test set, for example 0.1."""
     update: Literal["random", "regular"] = "random"
     """clser, mean-er: update the semantic memories at random steps, or at regular intervals."""
+    prequential: Switch = False
+    """Predict each batch before learning from it, for example if the stream has no tests."""
+    prequential_window: OptionalCount = None
+    """Samples of the sliding window of these predictions; default: 1000."""
     set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """A hyperparameter that has no flag, such as one of your own method. May be repeated."""
     restart: Switch = False
@@ -155,7 +159,14 @@ def _resolve(options: RunOptions, ranks: int) -> RunConfig:
     flags = asdict(options.hyperparameters)
     given = {name: value for name, value in flags.items() if value is not None}
     given |= assignments(options.set)
-    return options.resolve(given, options.validation, options.update, ranks)
+    return options.resolve(
+        given,
+        options.validation,
+        options.update,
+        ranks,
+        options.prequential,
+        options.prequential_window,
+    )
 
 
 def _notes(setting: PlannedSetting, out: Path) -> list[str]:
@@ -230,6 +241,9 @@ def _show(plan: Plan, output: OutputFlags) -> None:
             name = f"{setting.config.method_title} on {comparison.name}{buffer}"
             title = f"{name}, {seeds}: accuracy in percent"
             show(results_table([setting], title, by_predictor=True))
+            if not setting.complete:
+                steps = max(run.result.steps for run in setting.runs)
+                print_status(f"Training ended after {steps} steps, before the end of the stream")
             print_status(f"Runs are in {RunFolder.group(plan.out, setting.config)}")
         if output.json:
             print(json.dumps(setting.summary()), flush=True)

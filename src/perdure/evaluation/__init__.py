@@ -18,6 +18,8 @@ from perdure.evaluation.metrics import forward_transfer as forward_transfer
 from perdure.evaluation.metrics import mean_std as mean_std
 from perdure.evaluation.predictions import Predictions as Predictions
 from perdure.evaluation.predictions import predict as predict
+from perdure.evaluation.prequential import Prequential as Prequential
+from perdure.evaluation.prequential import PrequentialAccuracy as PrequentialAccuracy
 from perdure.evaluation.task_bias import TaskProbabilities as TaskProbabilities
 from perdure.evaluation.task_bias import groups_of as groups_of
 from perdure.evaluation.task_bias import task_probabilities as task_probabilities

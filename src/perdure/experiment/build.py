@@ -5,6 +5,7 @@ Code below this module takes plain arguments, never a configuration.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +27,9 @@ from perdure.structures import as_shape, map_leaves, select
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager
 from perdure.training.loop import Run
+
+MAX_LAYERS = 8
+"""Kinds of layers that a description of a network names."""
 
 
 def read_dataset(config: RunConfig) -> Dataset | None:
@@ -85,7 +89,8 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
     """
     stream = build_stream(config, dataset, seed)
     learner = build_learner(config, _Inputs.of(stream), seed)
-    run = Run(learner, stream, config.batch, config.epochs, seed)
+    window = config.prequential and config.prequential_window
+    run = Run(learner, stream, config.batch, config.epochs, seed, window)
     _check_samples(config, stream)
     _check_network(config, stream, learner)
     if config.ranks > 1:
@@ -215,13 +220,15 @@ def build_engine(config: RunConfig) -> Eager:
     return Captured(config.device, config.precision, compiled=config.engine == "compiled")
 
 
-def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
-    """The content of `config.json`: the settings and `Facts` about the stream."""
+def config_file(config: RunConfig, run: Run) -> dict[str, Any]:
+    """The content of `config.json`: the settings and `Facts` about stream and network."""
+    stream, learner = run.stream, run.learner
     return {
         **config.to_json(),
         "version": perdure.__version__,
         "source": catalog.source_hash(config.user_code().values()),
-        "seed": seed,
+        "seed": run.seed,
+        "stream_name": stream.name,
         "data": stream.data,
         "stream_checksum": stream.checksum,
         "shape": stream.shape,
@@ -229,7 +236,28 @@ def config_file(config: RunConfig, seed: int, stream: Stream) -> dict[str, Any]:
         "tasks": len(stream.tasks),
         "augment": repr(stream.augment),
         "normalise": repr(stream.normalise),
+        "architecture": _architecture(learner.network),
+        "parameters": sum(p.numel() for p in learner.network.parameters()),
+        "optimizer": type(learner.optimizer).__name__,
     }
+
+
+def _architecture(network: nn.Module) -> str:
+    """The network's class and its layers, in the order in which they first appear.
+
+    >>> _architecture(nn.Sequential(nn.Linear(8, 4), nn.ReLU(), nn.Linear(4, 2)))
+    'Sequential of 2 Linear, ReLU'
+    """
+    name = type(network).__name__
+    layers = Counter(
+        type(part).__name__
+        for part in network.modules()
+        if part is not network and not any(True for _ in part.children())
+    )
+    listed = [kind if count == 1 else f"{count} {kind}" for kind, count in layers.items()]
+    if len(listed) > MAX_LAYERS:
+        listed = [*listed[:MAX_LAYERS], "…"]
+    return f"{name} of {', '.join(listed)}" if listed else name
 
 
 def refuse_user_code(config: RunConfig, folder: Path, given: Container[str] = ()) -> None:

@@ -20,6 +20,8 @@ from perdure.experiment.pool import Event, OnEvent
 from perdure.experiment.run import Job
 from perdure.training.loop import Progress
 
+LOG_SECONDS = 30.0
+"""Seconds between two lines of a log within a task of a stream without tests."""
 Backend = Callable[[Sequence[Job], OnEvent], None]
 """Executes jobs on this machine or on a cluster; raises Interrupted if asked to stop."""
 
@@ -232,6 +234,8 @@ class _View(AbstractContextManager["_View"]):
         if progress.total > 1:
             self.overall = self.bars.add_task(progress.plan.name, total=progress.total, note="")
         self.running: dict[int, TaskID] = {}
+        self.logged: dict[JobStatus, float] = {}
+        """Seconds of each job's training at its last line in a log."""
         self.traces: set[tuple[JobStatus, str]] = set()
         """Tracebacks that were shown, by job and frames."""
         self.summarised = 0.0
@@ -282,8 +286,12 @@ class _View(AbstractContextManager["_View"]):
     def _log_progress(self, status: JobStatus, before: Progress | None, now: Progress) -> None:
         if now.since and before is None:
             self._print(f"Resuming {status.name} from step {now.since}")
-        task_ended = now.accuracy != (before and before.accuracy)
-        if self.by_task and not self.live and task_ended:
+        # A stream without tests may be one long task.
+        silent = 0.0 if now.accuracy is not None else now.seconds - self.logged.get(status, 0.0)
+        first = before is None and now.accuracy is not None
+        due = now.task_ended or first or silent > LOG_SECONDS
+        if self.by_task and not self.live and due:
+            self.logged[status] = now.seconds
             print_status(f"{status.name}: {_details(now)}")
 
     def _log_end(self, event: Event, status: JobStatus) -> None:
@@ -320,16 +328,21 @@ def _position(progress: Progress) -> str:
 
 
 def _accuracy(progress: Progress, before: str) -> str:
-    return "" if progress.accuracy is None else f"{before}{progress.accuracy:.2f} %"
+    """The accuracy on the tests, or else the prequential one."""
+    found = progress.prequential if progress.accuracy is None else progress.accuracy
+    return "" if found is None else f"{before}{found:.2f} %"
 
 
 def _details(progress: Progress) -> str:
     speed = (progress.step - progress.since) / max(progress.seconds, 1e-9)
     left = _seconds_left(progress)
     time_left = "" if left is None else f"  {clock_time(left)} left"
-    return f"{_position(progress)}  {speed:.0f} steps/s{time_left}" + _accuracy(
-        progress, "  accuracy "
-    )
+    parts = [f"{_position(progress)}  {speed:.0f} steps/s{time_left}"]
+    if progress.accuracy is not None:
+        parts.append(f"accuracy {progress.accuracy:.2f} %")
+    if progress.prequential is not None:
+        parts.append(f"prequential {progress.prequential:.2f} %")
+    return "  ".join(parts)
 
 
 def _seconds_left(progress: Progress) -> float | None:

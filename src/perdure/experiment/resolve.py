@@ -22,6 +22,7 @@ from perdure.config import (
     normalised,
 )
 from perdure.data import DATASETS, locate
+from perdure.evaluation.prequential import MAX_WINDOW, WINDOW
 from perdure.experiment.build import load_user_stream, read_dataset
 from perdure.sizes import parse_bytes
 
@@ -44,6 +45,8 @@ def resolve(
     deterministic: bool = False,
     update: Literal["random", "regular"] = "random",
     ranks: int = 1,
+    prequential: bool = False,
+    prequential_window: int | None = None,
     check_device: bool = True,
     buffer_bytes: int | str | None = None,
 ) -> RunConfig:
@@ -67,6 +70,8 @@ def resolve(
         deterministic: Whether a GPU must compute bit-identical results.
         update: How clser and mean-er choose the steps that update their semantic memories.
         ranks: Processes that share the work of one learner.
+        prequential: Whether to predict each batch before learning from it.
+        prequential_window: Samples of the sliding window; implies `prequential`.
         check_device: Whether the device must be available on this machine.
         buffer_bytes: Bytes that the memory's samples may take, such as "64MB", instead of
             `buffer_size`.
@@ -79,6 +84,10 @@ def resolve(
         names = ", ".join(catalog.STREAMS)
         raise ValueError(f"unknown stream {stream!r}; choose from {names}, or module:function")
     check_method(method)
+    if prequential_window is not None and not 1 <= prequential_window <= MAX_WINDOW:
+        raise ValueError(
+            f"--prequential-window is {prequential_window}; expected 1 to {MAX_WINDOW:,}"
+        )
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
     if validation is not None and entry is None:
@@ -137,6 +146,8 @@ def resolve(
         engine=cast(Any, engine or defaults["engine"]),
         deterministic=deterministic and device != "cpu",
         ranks=ranks,
+        prequential=prequential or prequential_window is not None,
+        prequential_window=WINDOW if prequential_window is None else prequential_window,
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
     )

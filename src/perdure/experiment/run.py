@@ -95,7 +95,7 @@ class Job:
                 checkpointer.clear()
             logs = []
             for (planned, folder), run in zip(missing, runs, strict=True):
-                content = config_file(planned.config, planned.seed, run.stream)
+                content = config_file(planned.config, run)
                 folder.reopen(content) if resumed else folder.begin(content)
                 logs.append(EventLog(folder, run))
             # The published settings are known to start slowly on some streams.

@@ -34,6 +34,8 @@ def scalars(event: Mapping[str, Any]) -> dict[str, float]:
                 for test, accuracy in enumerate(row)
                 if accuracy is not None
             }
+        case {"event": "prequential", "accuracy": accuracy, "overall": overall}:
+            return {"prequential/window": accuracy, "prequential/overall": overall}
         case {"event": "memory", "classes": counts}:
             return {f"memory/class {c}": count for c, count in enumerate(counts)}
     return {}

@@ -14,6 +14,10 @@ from perdure.report.tables import Table
 from perdure.results.claims import Claim, Status, check_claims
 from perdure.results.table import Collection, Comparison, Setting
 
+MAX_STREAMS_IN_TITLE = 3
+NOT_ANALYSED = "use --analyze, or `perdure analyze`"
+"""The remark on runs without an analysis that nobody asked for."""
+
 
 @dataclass(frozen=True)
 class Chapter:
@@ -48,12 +52,15 @@ class Detail:
 
 @dataclass(frozen=True)
 class Report:
-    """The content of a report; each claim has a table of its evidence."""
+    """The content of a report; each claim has a table of its evidence.
+
+    A report on users' own streams has no claims and no tables of the paper.
+    """
 
     title: str
     summary: str
     collection: Collection
-    overview: Table
+    overview: tuple[Table, ...]
     chapters: tuple[Chapter, ...]
     claims: tuple[tuple[Claim, Table], ...]
     paper: tuple[Table, ...]
@@ -89,15 +96,40 @@ def compose(collection: Collection, title: str, missing: Mapping[str, str] | Non
         missing: Why runs have no analysis, by `RunRecord.place`.
     """
     pairs = [(part, setting) for part in collection.comparisons for setting in part.settings]
+    paper = _comparable_with_paper(collection)
+    claims = check_claims(paper) if paper.comparisons else []
     return Report(
         title,
         _summary(collection),
         collection,
-        tables.overview(collection),
+        tuple(tables.overview(collection)),
         tuple(_chapter(comparison, missing or {}) for comparison in collection.comparisons),
-        tuple((claim, tables.evidence(claim)) for claim in check_claims(collection)),
-        tuple(tables.paper_tables(collection)),
+        tuple((claim, tables.evidence(claim)) for claim in claims),
+        tuple(tables.paper_tables(paper)),
         tuple(_detail(comparison, setting) for comparison, setting in pairs),
+    )
+
+
+def default_title(collection: Collection, folders: Sequence[str]) -> str:
+    """The names of the users' streams in the report or, without any, of the folders."""
+    own = dict.fromkeys(c.stream_title for c in collection.comparisons if c.own)
+    if len(own) > MAX_STREAMS_IN_TITLE:
+        return f"Report on {len(own)} streams"
+    return f"Report on {_listed([*own] or folders)}"
+
+
+def _comparable_with_paper(collection: Collection) -> Collection:
+    """The part for which the paper's claims and tables make sense.
+
+    Next to a user's own streams, runs on the digits that ship with perdure are a demonstration.
+    """
+    own = any(comparison.own for comparison in collection.comparisons)
+    return Collection(
+        tuple(
+            comparison
+            for comparison in collection.comparisons
+            if not (comparison.own or (own and comparison.config.dataset == "mnist5k"))
+        )
     )
 
 
@@ -135,8 +167,8 @@ def _without_analysis(comparison: Comparison, missing: Mapping[str, str]) -> tup
     """Which settings lack analyses, and why."""
     reasons: dict[str, list[str]] = {}
     for setting in comparison.settings:
-        lacking = [run for run in setting.runs if run.analysis is None]
-        for reason in dict.fromkeys(missing.get(r.place, "no analysis.json") for r in lacking):
+        lacking = [run for run in setting.runs if run.analysis is None and run.result.tests]
+        for reason in dict.fromkeys(missing.get(run.place, NOT_ANALYSED) for run in lacking):
             part = f" ({len(lacking)} of {len(setting.runs)} seeds)"
             label = setting.label + (part if len(lacking) < len(setting.runs) else "")
             reasons.setdefault(reason, []).append(label)
@@ -148,12 +180,16 @@ def _without_analysis(comparison: Comparison, missing: Mapping[str, str]) -> tup
 def _detail(comparison: Comparison, setting: Setting) -> Detail:
     config = setting.config
     values = {n.replace("_", " "): f"{v:g}" for n, v in config.hyperparameters.items()}
-    for name in ("network", "device", "precision", "engine", "update"):
+    values["network"] = setting.network
+    if optimizer := setting.runs[0].facts.optimizer:
+        values["optimizer"] = optimizer
+    for name in ("device", "precision", "engine", "update"):
         values[name] = str(getattr(config, name))
     remarks = [*config.notes]
     remarks += [f"Seed {run.seed}: {remark}" for run in setting.runs for remark in run.remarks]
     if not setting.complete:
-        remarks.append("Training ended before the end of the stream.")
+        steps = max(run.result.steps for run in setting.runs)
+        remarks.append(f"Training ended after {steps:,} steps, before the end of the stream.")
     return Detail(
         setting,
         comparison.name,

@@ -98,10 +98,18 @@ def _cell(value: Value) -> Cell:
             return Cell(f"{value:g}", value)
 
 
-def overview(collection: Collection) -> Table:
-    """One row for each setting: seeds, data, time and machine."""
+def overview(collection: Collection) -> Iterator[Table]:
+    """A row for each setting: seeds, data, time and machine. Users' own streams come first."""
+    parts = {own: [c for c in collection.comparisons if c.own == own] for own in (True, False)}
+    for own, comparisons in parts.items():
+        if comparisons:
+            name = "overview-own" if own and parts[False] else "overview"
+            yield _overview(name, comparisons)
+
+
+def _overview(name: str, comparisons: Sequence[Comparison]) -> Table:
     rows: list[dict[str, Value]] = []
-    for comparison in collection.comparisons:
+    for comparison in comparisons:
         for setting in comparison.settings:
             timings = [run.timing for run in setting.runs]
             machines = {(t.processor, t.torch and f"torch {t.torch}") for t in timings}
@@ -112,19 +120,19 @@ def overview(collection: Collection) -> Table:
                     "stream": comparison.name,
                     "method": Cell(setting.label, link=setting.key),
                     "seeds": Cell(_seeds(setting.seeds), len(setting.runs)),
-                    "data": setting.data,
+                    "data": None if comparison.own else setting.data,
                     "time per run": duration(seconds and seconds / len(setting.runs)),
                     "machine": "; ".join(sorted(", ".join(filter(None, m)) for m in machines)),
                     "finished": finished[:16].replace("T", " "),
                 }
             )
     return Table.make(
-        "overview",
+        name,
         "Settings",
         "The number after a method is its buffer size. For runs that shared a GPU, the time is "
         "their share of it.",
         rows,
-        collection.settings,
+        [setting for comparison in comparisons for setting in comparison.settings],
     )
 
 
@@ -154,12 +162,20 @@ def results(comparison: Comparison) -> Table:
                 "published Task-IL": published_spread(task_il) if task_il else None,
                 "last test": setting.spread(key="last_test") if setting.tests_overlap else None,
                 "forgetting": setting.spread(key="forgetting"),
+                "prequential": setting.prequential(),
+                **{
+                    f"last {window:,}": setting.prequential("accuracy")
+                    for window in filter(None, [setting.prequential_window])
+                },
             }
         )
-    caption = (
-        "Accuracy of the answering network after the last task in percent, mean over the tests; "
-        "mean ± sample standard deviation over seeds."
-    )
+    tested = any(setting.spread() for setting in comparison.settings)
+    caption = "Mean ± sample standard deviation over seeds, in percent."
+    if tested:
+        caption = (
+            "Accuracy of the answering network after the last task in percent, mean over the "
+            "tests; mean ± sample standard deviation over seeds."
+        )
     table = Table.make(
         f"results-{comparison.name}", comparison.name, caption, rows, comparison.settings
     )
@@ -171,6 +187,11 @@ def results(comparison: Comparison) -> Table:
         caption += " Each test contains the earlier ones; the last test contains all classes."
     if "forgetting" in table.columns:
         caption += " Forgetting: mean drop of earlier tasks from their best, percentage points."
+    if "prequential" in table.columns:
+        caption += (
+            " Prequential: accuracy on the stream itself, each batch predicted before it was "
+            "learned; on all samples and on the last ones."
+        )
     return replace(table, caption=caption)
 
 
@@ -203,10 +224,13 @@ def seeds(comparison: Comparison, setting: Setting) -> Table:
     for run in setting.runs:
         scores = {name: run.result.predictors[name].class_il for name in setting.predictors}
         means = {name: found.mean if found else None for name, found in scores.items()}
+        found = run.result.prequential
+        overall = None if found is None else Cell(f"{found.overall:.2f}", found.overall)
         rows.append(
             {
                 "seed": Cell(str(run.seed), run.seed),
                 **{n: None if m is None else Cell(f"{m:.2f}", m) for n, m in means.items()},
+                "prequential": overall,
                 "steps": Cell(str(run.result.steps), run.result.steps),
                 "time": duration(run.timing.share),
                 "host": run.timing.host,
@@ -216,7 +240,9 @@ def seeds(comparison: Comparison, setting: Setting) -> Table:
     return Table.make(
         f"seeds-{setting.key}",
         f"Seeds of {setting.label} on {comparison.name}",
-        "Accuracy of each network after the last task, percent.",
+        "Accuracy of each network after the last task, percent."
+        if setting.spread()
+        else "Accuracy in percent.",
         rows,
     )
 

@@ -85,6 +85,7 @@ def check_claims(collection: Collection) -> list[Claim]:
             [s for s in comparison.settings if s.config.buffer_size == size],
         )
         for comparison in collection.comparisons
+        if not comparison.own  # the paper says nothing about a user's data
         for size in comparison.buffer_sizes()
     ]
 
@@ -317,7 +318,10 @@ def _against_rivals(case: _Case, measure: Measure, better: Better) -> list[Evide
     numbers = _known({name: over_seeds(setting, measure) for name, setting in settings.items()})
     if set(numbers) != {"clser", *RIVALS}:
         return []
-    return [_compared(case.name, numbers, "clser", better)]
+    found = _compared(case.name, numbers, "clser", better)
+    if found.status == "supported" and not set(RIVALS) <= set(numbers):
+        found = replace(found, status="inconclusive")
+    return [found]
 
 
 def _compared(name: str, numbers: Numbers, favourite: str, better: Better) -> Evidence:

@@ -43,6 +43,12 @@ class Facts(Struct, frozen=True, kw_only=True):
     augment: str = ""
     normalise: str = ""
     """How the stream prepares inputs, as `repr` shows it."""
+    stream_name: str = ""
+    """Name that the stream has given itself."""
+    architecture: str = ""
+    """Class and layers of the network."""
+    parameters: Count = 0
+    optimizer: str = ""
 
 
 class Scores(Struct, frozen=True, kw_only=True):
@@ -68,6 +74,16 @@ class PredictorResult(Struct, frozen=True, kw_only=True):
     per_class: list[Percent] | None = None
 
 
+class PrequentialResult(Struct, frozen=True, kw_only=True):
+    """Accuracies of predictions made before learning, in percent."""
+
+    window: Annotated[int, Meta(ge=1)]
+    samples: int
+    accuracy: Number
+    """On the last `window` samples."""
+    overall: Number
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """The content of `result.json`."""
 
@@ -80,6 +96,7 @@ class Result(Struct, frozen=True, kw_only=True):
     """Whether the whole stream was learned."""
     steps: Count
     totals: dict[str, Number] = {}
+    prequential: PrequentialResult | None = None
 
     def __post_init__(self) -> None:
         if not self.predictors:
@@ -171,6 +188,15 @@ class AgesEvent(Struct, frozen=True, tag="ages", tag_field="event"):
     total: list[Number]
 
 
+class PrequentialEvent(Struct, frozen=True, tag="prequential", tag_field="event"):
+    """Accuracies of predictions made before learning: in the sliding window, and overall."""
+
+    step: int
+    samples: int
+    accuracy: Number
+    overall: Number
+
+
 class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
     """Class-IL accuracies of every predictor after a task."""
 
@@ -179,8 +205,8 @@ class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
     class_il: dict[str, list[Percent]]
 
 
-Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent
-_KINDS = {"metrics", "memory", "ages", "evaluation"}
+Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent | PrequentialEvent
+_KINDS = {"metrics", "memory", "ages", "evaluation", "prequential"}
 
 
 class _Kind(Struct):

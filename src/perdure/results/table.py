@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -134,6 +135,13 @@ class Setting:
         return self.runs[0].facts.data
 
     @property
+    def network(self) -> str:
+        """The network's name, its layers and its size."""
+        facts = self.runs[0].facts
+        size = f"{facts.parameters:,} parameters" if facts.parameters else ""
+        return ", ".join(filter(None, (self.config.network, facts.architecture, size)))
+
+    @property
     def key(self) -> str:
         """Identifies the setting within a page."""
         return f"{self.config.stream}-{self.config.method}-{self.config.hash}"
@@ -185,6 +193,19 @@ class Setting:
         values = [value for scores in found if (value := getattr(scores, key)) is not None]
         return Spread.over(values) if values and len(values) == len(self.runs) else None
 
+    @property
+    def prequential_window(self) -> int | None:
+        """Samples of the sliding window of prequential evaluation; None without one."""
+        found = [run.result.prequential for run in self.runs]
+        return found[0].window if found[0] and all(found) else None
+
+    def prequential(self, key: Literal["overall", "accuracy"] = "overall") -> Spread | None:
+        """Prequential accuracy over the seeds: overall, or in the last window."""
+        found = [run.result.prequential for run in self.runs if run.result.prequential]
+        if len(found) < len(self.runs):
+            return None
+        return Spread.over([getattr(result, key) for result in found])
+
     def figures(self, predictor: str | None = None, table: str | None = None) -> list[Figure]:
         """The published figures that may be shown next to a predictor, each mean once.
 
@@ -231,6 +252,13 @@ class Setting:
             predictors[name] = {kind: plain(name, kind) for kind in ("class_il", "task_il")}
             if self.tests_overlap:
                 predictors[name]["last_test"] = plain(name, "class_il", "last_test")
+        prequential: dict[str, Any] = {}
+        if (overall := self.prequential()) and (last := self.prequential("accuracy")):
+            prequential = {
+                "window": self.prequential_window,
+                "overall": {"mean": overall.mean, "std": overall.std},
+                "last_window": {"mean": last.mean, "std": last.std},
+            }
         return {
             "stream": config.stream,
             "data": self.data,
@@ -240,7 +268,10 @@ class Setting:
             **({"departures": departures} if departures else {}),
             "hash": config.hash,
             "seeds": self.seeds,
+            "complete": self.complete,
+            "steps": [run.result.steps for run in self.runs],
             "predictors": predictors,
+            **({"prequential_accuracy": prequential} if prequential else {}),
             "seconds": self.seconds(),
         }
 
@@ -268,11 +299,30 @@ class Comparison:
         return self.config.stream
 
     @property
+    def own(self) -> bool:
+        """Whether the stream is a user's own."""
+        return self.stream not in catalog.STREAMS
+
+    @property
+    def stream_title(self) -> str:
+        """The name that results show: that of the catalog, or the one the stream gave itself."""
+        return _stream_title(self.settings[0])
+
+    @property
     def description(self) -> str:
-        """The stream in a few words."""
+        """The stream in a few words; a user's own with its shape, network and optimizer."""
         entry = catalog.STREAMS.get(self.stream)
-        title = entry.title if entry else "user-defined stream"
-        return title[:1].upper() + title[1:]
+        if entry is not None:
+            return entry.title[:1].upper() + entry.title[1:]
+        facts = self.settings[0].runs[0].facts
+        about = [self.stream]
+        if facts.classes:
+            about.append(f"{facts.tasks} task{'s' if facts.tasks > 1 else ''}")
+            about.append(f"{facts.classes} classes")
+            about.append(f"inputs {' × '.join(map(str, facts.shape)) or 'scalar'}")
+        found = {run.facts.optimizer for setting in self.settings for run in setting.runs} - {""}
+        optimizer = f"; optimizer {' or '.join(sorted(found))}" if found else ""
+        return f"{', '.join(about)}. Network {self.settings[0].network}{optimizer}."
 
     def buffer_sizes(self) -> list[int | None]:
         """The buffer sizes of its settings; [None] if no setting has a memory."""
@@ -297,7 +347,7 @@ class Collection:
     """Everything found below some folders.
 
     Attributes:
-        comparisons: In the catalog's order of streams.
+        comparisons: Users' own streams, then those of the catalog in its order.
         skipped: Folders that contribute no numbers.
     """
 
@@ -323,10 +373,13 @@ def collect(roots: Iterable[Path]) -> Collection:
 
 def group(runs: Iterable[RunRecord], skipped: Iterable[SkippedFolder] = ()) -> Collection:
     """Group runs by configuration, and configurations by what may be compared."""
+    runs = list(runs)
+    spelling = _Spelling(run.config for run in runs)
     by_config: dict[str, dict[int, RunRecord]] = {}
     duplicates: list[SkippedFolder] = []
     for run in runs:
-        seeds = by_config.setdefault(json.dumps(run.config.identity(), sort_keys=True), {})
+        identity = spelling.canonical(run.config).identity()
+        seeds = by_config.setdefault(json.dumps(identity, sort_keys=True), {})
         first = seeds.setdefault(run.seed, run)
         if first is not run:
             reason = f"the same run as {first.place}"
@@ -334,30 +387,83 @@ def group(runs: Iterable[RunRecord], skipped: Iterable[SkippedFolder] = ()) -> C
     by_comparison: dict[str, list[Setting]] = {}
     for seeds in by_config.values():
         setting = Setting(tuple(seeds[seed] for seed in sorted(seeds)))
-        shared = json.dumps(setting.config.comparable(), sort_keys=True)
-        by_comparison.setdefault(shared, []).append(setting)
+        shared = spelling.canonical(setting.config).comparable()
+        by_comparison.setdefault(json.dumps(shared, sort_keys=True), []).append(setting)
+    names = Counter(_comparison_name(settings[0]) for settings in by_comparison.values())
     comparisons: list[Comparison] = []
     for settings in by_comparison.values():
+        name = _comparison_name(settings[0])
+        if names[name] > 1:
+            name = _comparison_name(settings[0], network=True)
         settings.sort(key=_order)
-        name = _unique_name(_comparison_name(settings[0]), comparisons)
+        name = _unique_name(name, comparisons)
         comparisons.append(Comparison(name, tuple(_labelled(settings))))
     streams = list(catalog.STREAMS)
-    comparisons.sort(
-        key=lambda c: (streams.index(c.stream) if c.stream in streams else len(streams), c.name)
-    )
+    comparisons.sort(key=lambda c: (-1 if c.own else streams.index(c.stream), c.name))
     return Collection(tuple(comparisons), (*skipped, *duplicates))
+
+
+class _Spelling:
+    """Recognises users' objects that runs name in several ways: my.py:data, pkg.my:data.
+
+    Two references mean the same object if one ends with the other and the runs have the same data.
+    """
+
+    def __init__(self, configs: Iterable[RunConfig]) -> None:
+        self.references: dict[str, set[str]] = {}
+        """By the checksum of the data."""
+        for config in configs:
+            found = self.references.setdefault(config.data_checksum, set())
+            found |= {config.stream, config.network, config.method}
+
+    def canonical(self, config: RunConfig) -> RunConfig:
+        """The configuration with each reference in its shortest spelling."""
+        if not config.data_checksum:  # the data may differ
+            return config
+        known = self.references[config.data_checksum]
+        return replace(
+            config,
+            stream=_shortest(config.stream, known),
+            network=_shortest(config.network, known),
+            method=_shortest(config.method, known),
+        )
+
+
+def _shortest(reference: str, known: Iterable[str]) -> str:
+    """The shortest of the known references that mean the same object.
+
+    >>> _shortest("./src/my.py:data", ["my:data", "other.my:data"])
+    'my:data'
+    """
+    parts = _reference_parts(reference)
+    found = {other: _reference_parts(other) for other in {*known, reference}}
+    same = [other for other, end in found.items() if parts[-len(end) :] == end]
+    return min(same, key=lambda other: (len(found[other]), len(other), other))
+
+
+def _reference_parts(reference: str) -> list[str]:
+    """The module's path and the object's name, from a dotted module or a file."""
+    module, colon, name = reference.rpartition(":")
+    path = module.removesuffix(".py").replace("\\", "/").replace("/", ".")
+    return [*filter(None, path.split(".")), colon + name]
 
 
 _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"}
 
 
-def _comparison_name(setting: Setting) -> str:
+def _stream_title(setting: Setting) -> str:
+    config, own = setting.config, setting.runs[0].facts.stream_name
+    return config.stream if config.stream in catalog.STREAMS or own in ("", "own") else own
+
+
+def _comparison_name(setting: Setting, *, network: bool = False) -> str:
+    """Names the stream and whatever departs from the usual; the network of a user's if asked."""
     config = setting.config
     entry = catalog.STREAMS.get(config.stream)
     parts = []
-    if setting.data != config.stream and not (entry and setting.data == entry.datasets[0]):
+    if entry is not None and setting.data not in (config.stream, entry.datasets[0]):
         parts.append(setting.data)
-    if entry is None or config.network != entry.network:
+    if network if entry is None else config.network != entry.network:
         parts.append(config.network)
     known = config.select("comparison")
     for name, value in config.non_defaults().items():
@@ -368,7 +474,20 @@ def _comparison_name(setting: Setting) -> str:
         depends = config.comparable()
         parts += [f"buffer {depends['buffer_size']}", f"{depends['reads']} read per step"]
         parts += [f"{config.epochs} epochs"]
-    return f"{config.stream} ({', '.join(parts)})" if parts else config.stream
+    title = _stream_title(setting)
+    return f"{title} ({', '.join(parts)})" if parts else title
+
+
+def _in_words(name: str, value: object) -> str:
+    """A setting as a label shows it.
+
+    >>> _in_words("stable_decay", 0.5), _in_words("deterministic", True)
+    ('stable decay 0.5', 'deterministic')
+    """
+    words = name.replace("_", " ")
+    if value is True:
+        return words
+    return f"{words} {f'{value:g}' if isinstance(value, float) else value}"
 
 
 def slug(name: str) -> str:
@@ -421,7 +540,7 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
             if name in usual and value != usual[name]
         }
         differs = [
-            f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
+            _in_words(name, value)
             for name, value in unusual.items()
             if any(other.get(name) != value for other in variants)
         ]

@@ -51,6 +51,7 @@ def results_table(
         planned: Seeds that each setting should have, by `config.hash`.
     """
     streams = {setting.config.stream for setting in settings}
+    windows = [setting.prequential_window for setting in settings]
     columns = {
         "stream": len(streams) > 1,
         "method": True,
@@ -58,11 +59,13 @@ def results_table(
         "settings": any(s.config.departures() for s in settings),
         "seeds": True,
         "network": by_predictor,
-        "Class-IL": True,
+        "Class-IL": any(s.spread() for s in settings) or not any(windows),
         "published": any(s.figures(p) for s in settings for p in _rows(s, by_predictor)),
         "Task-IL": any(s.spread(kind="task_il") for s in settings),
         "published Task-IL": any(s.task_il_figure() for s in settings),
         "last test": any(s.tests_overlap for s in settings),
+        "prequential": any(windows),
+        **dict.fromkeys(map(_window_column, filter(None, windows)), True),
     }
     found = Table(title=escape(title), min_width=len(title))
     left = ("stream", "method", "settings", "network")
@@ -90,16 +93,31 @@ def results_table(
                 "Task-IL": spread_text(setting.spread(predictor, "task_il")),
                 "published Task-IL": "–" if task_il is None else str(published_spread(task_il)),
                 "last test": spread_text(setting.spread(predictor, key="last_test")),
+                "prequential": spread_text(setting.prequential("overall")),
             }
+            for window in filter(None, windows):
+                same = window == setting.prequential_window
+                recent = setting.prequential("accuracy") if same else None
+                cells[_window_column(window)] = spread_text(recent)
             if i:
                 cells |= dict.fromkeys(("stream", "method", "buffer", "settings", "seeds"), "")
-            found.add_row(*(cell for name, cell in cells.items() if columns[name]))
+                cells |= dict.fromkeys((n for n in cells if n.startswith(_PREQUENTIAL)), "")
+            found.add_row(*(cells[name] for name, used in columns.items() if used))
             previous = config.stream
     return found
 
 
+_PREQUENTIAL = ("prequential", "last ")
+"""How the columns of the answering network's prequential accuracy start."""
+
+
+def _window_column(window: int) -> str:
+    return f"last {window:,}"
+
+
 def _rows(setting: Setting, by_predictor: bool) -> Sequence[str]:
-    return setting.predictors if by_predictor else setting.predictors[:1]
+    """The networks to show; without tests, only the one whose predictions were counted."""
+    return setting.predictors if by_predictor and setting.spread() else setting.predictors[:1]
 
 
 def analyses_table(settings: Sequence[Setting]) -> Table:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from perdure.evaluation import PrequentialAccuracy
 from perdure.memory.episodic import EpisodicMemory
 from perdure.results import RunFolder
 
@@ -35,6 +37,16 @@ class Callback:
         Args:
             run: The run that the metrics describe.
             metrics: The result of `Learner.metrics`: means per step since the last call.
+        """
+
+    def on_prequential(self, run: Run, accuracy: PrequentialAccuracy) -> None:
+        """Called if predictions are made before learning, at least as often as `on_metrics`.
+
+        In the first 1,000 steps it is called every 10 steps.
+
+        Args:
+            run: The run that made the predictions; `run.record.prequential` is `accuracy`.
+            accuracy: Accuracy of the predictions made before learning.
         """
 
     def on_task(self, run: Run, task: int) -> None:
@@ -103,6 +115,11 @@ class Events(Callback):
         if isinstance(memory, EpisodicMemory):
             counts = memory.class_counts(run.stream.classes)
             self.event("memory", step=run.step, classes=counts)
+
+    def on_prequential(self, run: Run, accuracy: PrequentialAccuracy) -> None:
+        """Write a `prequential` event."""
+        if self.run in (None, run):
+            self.event("prequential", step=run.step, **asdict(accuracy))
 
     def on_task(self, run: Run, task: int) -> None:
         """Write an `evaluation` event: the latest accuracies of every predictor."""

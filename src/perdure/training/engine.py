@@ -7,10 +7,12 @@ from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 
 import torch
+from torch import Tensor
 
+from perdure.evaluation import Prequential
 from perdure.learners import Learner
 from perdure.records import Samples
-from perdure.structures import layout
+from perdure.structures import layout, map_leaves
 
 WARM_STEPS = 3
 """Identical eager steps before a capture, in which libraries choose their kernels."""
@@ -34,6 +36,19 @@ class Eager:
         """Train the learner on one batch, which is valid and on the learner's device."""
         with learner.randomness(), self.autocast():
             learner.step(batch.inputs, batch.labels)
+
+    def predict(self, learner: Learner, batch: Samples, predicted: Prequential) -> None:
+        """Predict a batch with the answering network and count the correct predictions.
+
+        The learner, the batch and torch's global generators stay as they are. Nothing waits for
+        the device.
+        """
+        predictor = next(iter(learner.predictors().values()))
+        devices = [] if learner.device.type == "cpu" else [learner.device]
+        # Networks may draw random numbers, or change their inputs in place, in evaluation mode.
+        with torch.random.fork_rng(devices=devices), self.autocast():
+            scores = predictor(map_leaves(Tensor.clone, batch.inputs))
+        predicted.add(scores.argmax(dim=1) == batch.labels)
 
     def synchronize(self) -> None:
         """Wait until every submitted step has finished, so that learners may be read.
@@ -79,10 +94,22 @@ class Captured(Eager):
 
     def step(self, learner: Learner, batch: Samples) -> None:
         """Replay the learner's graph on the batch, or run the step eagerly if none is valid."""
+        self._captured(learner).step(batch)
+
+    def predict(self, learner: Learner, batch: Samples, predicted: Prequential) -> None:
+        """Predict a batch between two steps of the learner, outside its graph."""
+        stream = self._captured(learner).stream
+        stream.wait_stream(torch.cuda.current_stream(self.device))
+        with torch.cuda.stream(stream):
+            for tensor in batch.tensors():
+                tensor.record_stream(stream)  # allocated on another stream
+            super().predict(learner, batch, predicted)
+
+    def _captured(self, learner: Learner) -> _CapturedLearner:
         captured = self.learners.get(id(learner))
         if captured is None:
             captured = self.learners[id(learner)] = _CapturedLearner(learner, self)
-        captured.step(batch)
+        return captured
 
     def synchronize(self) -> None:
         """Wait for the CUDA streams of all learners."""

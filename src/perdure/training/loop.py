@@ -12,7 +12,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from perdure.evaluation import accuracies
+from perdure.evaluation import Prequential, accuracies
+from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
@@ -25,6 +26,10 @@ from perdure.training.record import Record
 
 METRICS_EVERY = 100
 """Steps between two readings of a learner's metrics. Each reading waits for the device."""
+PREQUENTIAL_EVERY = 10
+"""Steps between two readings of the prequential accuracy in the first `DENSE_STEPS` steps."""
+DENSE_STEPS = 1000
+"""Steps after which the prequential accuracy is read together with the metrics."""
 PROGRESS_SECONDS = 0.25
 """Shortest time between two progress reports within a task."""
 DEFAULT_BATCH = 32
@@ -74,11 +79,13 @@ class Run:
         batch: Samples per batch, for tasks that do not supply batches of their own.
         epochs: Passes over each task.
         seed: Seed of the order of the data; the learner has its own.
+        prequential: Whether to predict each batch before learning from it: True, or the number of
+            samples of the sliding window.
 
     Raises:
-        ValueError: If `batch` or `epochs` is below 1, if the method needs task boundaries and the
-            stream has none, if the number of classes is unknown and the learner does not grow, or
-            if frozen parameters of the learner have been unfrozen.
+        ValueError: If `batch`, `epochs` or the window is below 1, if the method needs task
+            boundaries and the stream has none, if the number of classes is unknown and the learner
+            does not grow, or if frozen parameters of the learner have been unfrozen.
     """
 
     learner: Learner
@@ -86,6 +93,7 @@ class Run:
     batch: int = DEFAULT_BATCH
     epochs: int = 1
     seed: int = 0
+    prequential: bool | int = False
     step: int = field(default=0, init=False)
     """Number of steps taken."""
     position: Position = field(default=Position(), init=False)
@@ -113,6 +121,11 @@ class Run:
         self.epoch_order = self.order.get_state()
         """State of `order` at the start of the epoch, from which its permutation is redrawn."""
         self.record = Record(self.stream, list(self.learner.predictors()))
+        self.predicted: Prequential | None = None
+        """Outcomes of the predictions made before learning, if `prequential` is set."""
+        if self.prequential is not False:
+            window = WINDOW if self.prequential is True else self.prequential
+            self.predicted = Prequential(window, self.learner.device)
 
     def state_dict(self) -> State:
         """State of the learner, its record so far, and the position in the stream."""
@@ -123,6 +136,7 @@ class Run:
             "step": self.step,
             "metrics_step": self.metrics_step,
             "position": list(self.position),
+            "prequential": {} if self.predicted is None else self.predicted.state_dict(),
             "source": {} if (task := self._task()) is None else task.state_dict(),
         }
 
@@ -138,6 +152,10 @@ class Run:
                 f"the state is in task {position.task + 1}, but {self.stream.name} has "
                 f"{len(self.stream.tasks)} tasks"
             )
+        if bool(state.get("prequential")) != (self.predicted is not None):
+            raise ValueError("only one of the run and its state has prequential evaluation")
+        if self.predicted is not None:
+            self.predicted.load_state_dict(state["prequential"])
         self.learner.load_state_dict(state["learner"])
         self.record.load_state_dict(state["record"])
         self.epoch_order = state["order"].clone()
@@ -173,6 +191,10 @@ class Progress:
     """Mean over the runs of the first predictor's mean accuracy on the tasks seen; percent."""
     since: int = 0
     """Step at which training started or resumed in this process."""
+    prequential: float | None = None
+    """Mean over the runs of the prequential accuracy in the sliding window; percent."""
+    task_ended: bool = False
+    """Whether the task just ended."""
 
 
 def train(
@@ -219,8 +241,13 @@ def fit(
     epochs: int = 1,
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
+    max_steps: int | None = None,
+    prequential: bool | int = False,
 ) -> Record:
     """Train one learner and, if the data includes tests, evaluate it after each task.
+
+    Data without tests can be evaluated prequentially: the learner predicts each batch before it
+    learns from it. This does not change what it learns.
 
     Args:
         learner: The learner to train, in place. With `grow=True` its network grows when labels
@@ -235,12 +262,17 @@ def fit(
         seed: Seed of the order in which a stream presents its samples. The order of an iterable is
             its own.
         callbacks: Called in the given order as training advances.
+        max_steps: Number of steps after which to stop, for example on an endless iterable.
+        prequential: Whether to predict each batch before learning from it: True, or the number of
+            samples of the sliding window, 1,000 by default.
 
     Returns:
-        Accuracies of every predictor, number of steps, and totals of the learner's metrics.
+        Accuracies of every predictor, number of steps, and totals of the learner's metrics; in
+        `prequential`, the accuracy of the predictions made before learning.
 
     Raises:
-        ValueError: If the data does not fit the learner, or `batch` is given for an iterable.
+        ValueError: If the data does not fit the learner, `batch` is given for an iterable, or
+            `max_steps` or the window is below 1.
         TrainingError: If the loss becomes infinite or NaN.
 
     >>> import torch
@@ -255,7 +287,13 @@ def fit(
     >>> loader = DataLoader(TensorDataset(inputs, labels), batch_size=16, shuffle=True)
     >>> fit(CLSER(torch.nn.Linear(8, 4), buffer_size=20), loader, epochs=2).steps
     8
+
+    >>> record = fit(CLSER(torch.nn.Linear(8, 4), buffer_size=20), loader, prequential=50)
+    >>> record.prequential.samples, 0 <= record.prequential.accuracy <= 100
+    (64, True)
     """
+    if max_steps is not None and max_steps < 1:
+        raise ValueError(f"max_steps is {max_steps}; expected 1 or more")
     if isinstance(data, Stream):
         if data.tests:  # reading a sample of a task could consume the stream
             first = select(data.tests[0].samples().inputs, slice(0, 1))
@@ -264,7 +302,8 @@ def fit(
                 raise ValueError(
                     f"the network has {classes} outputs; {data.name} has {data.classes} classes"
                 )
-        run = Run(learner, data, DEFAULT_BATCH if batch is None else batch, epochs, seed)
+        batch = DEFAULT_BATCH if batch is None else batch
+        run = Run(learner, data, batch, epochs, seed, prequential)
     elif batch is not None:
         raise ValueError("batch applies to streams only; this data comes in batches already")
     elif epochs > 1 and isinstance(data, Iterator):
@@ -275,8 +314,8 @@ def fit(
         known = None if learner.grows else outputs
         shape = shapes(batches.inputs)
         stream = from_batches(batches, classes=known, shape=shape, name="data")
-        run = Run(learner, stream, epochs=epochs, seed=seed)
-    return train([run], callbacks=[*callbacks, ProgressCheck()])[0]
+        run = Run(learner, stream, epochs=epochs, seed=seed, prequential=prequential)
+    return train([run], callbacks=[*callbacks, ProgressCheck()], max_steps=max_steps)[0]
 
 
 class _Batches:
@@ -327,6 +366,7 @@ class _Group:
 
     def __post_init__(self) -> None:
         self.first_step = self.first.step
+        self.whole = self.first.total_steps()
         self.total_steps = self.first.total_steps(self.max_steps)
         self.started = self.last_progress = time.monotonic()
 
@@ -355,11 +395,12 @@ class _Group:
                 if not self._limit_reached():
                     self._train_epoch(task, epoch, start.batch if epoch == start.epoch else 0)
             self._end_task(task)
+        cut = self._limit_reached() and (self.whole is None or self.first.step < self.whole)
         for run in self.active:
             if not run.learner.has_finite_weights():
                 self._fail(run, f"the weights are infinite or not a number at step {run.step}")
         for run in self.active:
-            run.record.finish(run.learner, run.step)
+            run.record.finish(run.learner, run.step, cut=cut)
         if failures := [str(run.failure) for run in self.runs if run.failure is not None]:
             raise TrainingError("; ".join(failures))
         return [run.record for run in self.runs]
@@ -375,22 +416,29 @@ class _Group:
             for run, batch in zip(self.runs, batches, strict=True):
                 if run.failure is not None:
                     continue
-                if (classes := run.learner.growth_for(batch.labels)) is not None:
+                classes = run.learner.growth_for(batch.labels)
+                batch = batch.to(run.learner.device)
+                if run.predicted is not None:
+                    self.engine.predict(run.learner, batch, run.predicted)
+                if classes is not None:
                     self.engine.synchronize()
                     run.learner.grow(classes)
-                self.engine.step(run.learner, batch.to(run.learner.device))
+                self.engine.step(run.learner, batch)
                 run.step += 1
                 for callback in self.callbacks:
                     callback.on_step(run)
             self._set_position(Position(task, epoch, number))
             if self.first.step % METRICS_EVERY == 0:
                 self._report_metrics(task, epoch)
+            elif self.first.step % PREQUENTIAL_EVERY == 0 and self.first.step < DENSE_STEPS:
+                self._report_prequential()
             self._save_or_stop(due=any(c.checkpoint_due() for c in self.callbacks))
             if self._limit_reached():  # before requesting a batch for which a live stream may wait
                 return
 
     def _end_task(self, number: int) -> None:
-        self._report_metrics(number, self.first.epochs - 1)
+        epoch = self.first.position.epoch  # the last one, unless max_steps ended the task
+        self._report_metrics(number, epoch)
         for run in self.active:
             task = run.stream.tasks[number]
             if run.learner.needs_boundaries:
@@ -401,7 +449,7 @@ class _Group:
             run.epoch_order = run.order.get_state()
         self._set_position(Position(number + 1))
         self._save_or_stop(due=True)
-        self._report_progress(number, self.first.epochs - 1)
+        self._report_progress(number, epoch, task_ended=True)
 
     def _set_position(self, position: Position) -> None:
         for run in self.runs:
@@ -436,7 +484,22 @@ class _Group:
             for callback in self.callbacks:
                 callback.on_task(run, number)
 
+    def _report_prequential(self) -> None:
+        """Read the prequential accuracies, unless they have been read since the last step."""
+        if self.first.predicted is None:
+            return
+        self.engine.synchronize()
+        for run in self.active:
+            last = run.record.prequential
+            if run.predicted is None or (last and last.samples == run.predicted.samples):
+                continue
+            run.record.prequential = run.predicted.read()
+            if run.record.prequential is not None:
+                for callback in self.callbacks:
+                    callback.on_prequential(run, run.record.prequential)
+
     def _report_metrics(self, task: int, epoch: int) -> None:
+        self._report_prequential()
         self.engine.synchronize()
         self._check_finite()
         for run in self.active:
@@ -464,9 +527,10 @@ class _Group:
             failures = (str(run.failure) for run in self.runs)
             raise TrainingError("; ".join(failures))
 
-    def _report_progress(self, task: int, epoch: int) -> None:
+    def _report_progress(self, task: int, epoch: int, *, task_ended: bool = False) -> None:
         self.last_progress = time.monotonic()
         latest = [a for a in (run.record.latest() for run in self.active) if a is not None]
+        windows = [p.accuracy for p in (run.record.prequential for run in self.active) if p]
         progress = Progress(
             step=self.first.step,
             total_steps=self.total_steps,
@@ -477,6 +541,8 @@ class _Group:
             seconds=self.last_progress - self.started,
             accuracy=sum(latest) / len(latest) if latest else None,
             since=self.first_step,
+            prequential=sum(windows) / len(windows) if windows else None,
+            task_ended=task_ended,
         )
         for callback in self.callbacks:
             callback.on_progress(progress)

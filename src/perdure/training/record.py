@@ -5,9 +5,16 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from perdure.evaluation import Accuracies, backward_transfer, forgetting, forward_transfer
+from perdure.evaluation import (
+    Accuracies,
+    PrequentialAccuracy,
+    backward_transfer,
+    forgetting,
+    forward_transfer,
+)
 from perdure.learners import Learner
 from perdure.state import State
 from perdure.streams import Stream
@@ -38,6 +45,10 @@ class Record:
         """Sums of the learner's metrics over all steps; empty until training ends."""
         self.steps = 0
         """Number of training steps; 0 until training ends."""
+        self.cut = False
+        """Whether training ended before the end of the stream."""
+        self.prequential: PrequentialAccuracy | None = None
+        """Accuracy of the predictions made before learning, if they were made."""
 
     def add(self, predictor: str, moment: int, tests: Sequence[int], found: Accuracies) -> None:
         """Record the accuracies of a predictor.
@@ -61,19 +72,25 @@ class Record:
             row[i] = value
         return row
 
-    def finish(self, learner: Learner, steps: int) -> None:
+    def finish(self, learner: Learner, steps: int, *, cut: bool = False) -> None:
         """Record the learner's totals and the number of steps at the end of training."""
         self.totals = learner.totals()
         self.steps = steps
+        self.cut = cut
 
     def state_dict(self) -> State:
         """The content as JSON text, which preserves the order of the predictors."""
         content = {name: value for name, value in vars(self).items() if name != "stream"}
+        if self.prequential is not None:
+            content["prequential"] = asdict(self.prequential)
         return {"content": json.dumps(content)}
 
     def load_state_dict(self, state: State) -> None:
         """Restore the content of another record of the same stream and predictors."""
-        vars(self).update(json.loads(state["content"]))
+        content = json.loads(state["content"])
+        if content["prequential"] is not None:
+            content["prequential"] = PrequentialAccuracy(**content["prequential"])
+        vars(self).update(content)
 
     def latest(self) -> float | None:
         """Mean accuracy of the first predictor on the tasks seen, at the last evaluation.
@@ -97,7 +114,8 @@ class Record:
 
         This is what a run writes to `result.json`.
         """
-        return {
+        evaluated = len(self.moments) == len(self.stream.tasks) + 1 or not self.stream.tests
+        result = {
             "moments": ["start" if m < 0 else self.stream.tasks[m].name for m in self.moments],
             "tests": [test.name for test in self.stream.tests],
             "predictors": {
@@ -108,10 +126,13 @@ class Record:
                 }
                 for name in self.class_il
             },
-            "complete": len(self.moments) == len(self.stream.tasks) + 1 or not self.stream.tests,
+            "complete": evaluated and not self.cut,
             "steps": self.steps,
             "totals": self.totals,
         }
+        if self.prequential is not None:
+            result["prequential"] = asdict(self.prequential)
+        return result
 
     def _summary(self, matrix: list[Row]) -> dict[str, Any] | None:
         """The matrix and the figures computed from it; None if nothing was evaluated."""

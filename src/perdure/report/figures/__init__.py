@@ -14,12 +14,13 @@ from perdure.report.figures.analyses import (
     flatness,
     task_probabilities,
 )
-from perdure.report.figures.training import losses, memory, replay_sources
+from perdure.report.figures.training import losses, memory, prequential, replay_sources
 from perdure.results.table import Comparison, Setting, slug
 
 __all__ = ["figures", "overview"]
 
 _FIGURES: Sequence[Callable[[Sequence[Setting]], Figure | None]] = (
+    prequential,
     task_accuracy,
     class_accuracy,
     task_probabilities,

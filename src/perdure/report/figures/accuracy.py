@@ -14,10 +14,11 @@ FAR = 2.0
 
 
 def overview(comparison: Comparison) -> Figure | None:
-    """The accuracy of every setting next to the published one."""
+    """The accuracy of every setting next to the published one; without tests, prequential."""
     dots = []
+    tested = any(setting.spread() for setting in comparison.settings)
     for setting in comparison.settings:
-        ours = setting.spread()
+        ours = setting.spread() if tested else setting.prequential()
         if ours is not None:
             published = setting.figures()[:1]
             mean, std = (published[0].mean, published[0].std) if published else (None, None)
@@ -28,8 +29,10 @@ def overview(comparison: Comparison) -> Figure | None:
     caption = "Points are means over seeds, bars one standard deviation."
     if any(dot.published_mean is not None for dot in dots):
         caption += " Hollow diamonds are the published means, grey bars their standard deviations."
-    chart = Dots("", "accuracy after the last task, percent", tuple(dots), lowest(dots))
-    return figure(f"{slug(comparison.name)}-accuracy", "Final accuracy", caption, [chart])
+    title = "Final accuracy" if tested else "Prequential accuracy"
+    axis = f"{'accuracy after the last task' if tested else 'accuracy on the stream'}, percent"
+    chart = Dots("", axis, tuple(dots), lowest(dots))
+    return figure(f"{slug(comparison.name)}-accuracy", title, caption, [chart])
 
 
 def lowest(dots: Sequence[Dot]) -> float | None:

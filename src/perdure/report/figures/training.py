@@ -25,6 +25,7 @@ from perdure.results.records import (
     EvaluationEvent,
     MemoryEvent,
     MetricsEvent,
+    PrequentialEvent,
     RunRecord,
 )
 from perdure.results.table import Setting
@@ -64,6 +65,38 @@ def losses(settings: Sequence[Setting]) -> Figure | None:
         "terms: compare the shape of the curves, not their height.",
         charts,
     )
+
+
+def prequential(settings: Sequence[Setting]) -> Figure | None:
+    """Accuracy in the sliding window of prequential evaluation over the stream."""
+    marks = _task_ends(settings)
+    lines = []
+    windows = {setting.prequential_window for setting in settings} - {None}
+    for setting in settings:
+        curves = _aligned([_prequential(run) for run in setting.runs])
+        if curves:
+            mean, std = mean_curve([curve.values for curve in curves])
+            label = setting.config.method_title
+            if len(windows) > 1:
+                label += f", last {setting.prequential_window:,}"
+            style = Style(colour(setting.config.method))
+            lines.append(Line(label, style, curves[0].steps, mean, std))
+    charts = [Curves("", "step", "accuracy, percent", tuple(lines), marks, "percent")]
+    ends = " Vertical lines mark the ends of tasks." if marks else ""
+    window = f"the last {windows.pop():,} samples" if len(windows) == 1 else "the sliding window"
+    return figure(
+        "prequential",
+        "Prequential accuracy",
+        f"Accuracy on {window} of the stream, each predicted by the answering network before it "
+        f"was learned; mean and standard deviation over seeds.{ends}",
+        charts if lines else [],
+    )
+
+
+def _prequential(run: RunRecord) -> Curve | None:
+    events = _thinned([e for e in run.events if isinstance(e, PrequentialEvent)])
+    values = [event.accuracy for event in events]
+    return Curve(tuple(float(e.step) for e in events), values) if len(events) > 1 else None
 
 
 def replay_sources(settings: Sequence[Setting]) -> Figure | None:
