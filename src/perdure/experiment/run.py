@@ -84,7 +84,7 @@ class Job:
                     missing.append((planned, folder))
             if not missing:
                 return
-            dataset, engine = read_dataset(config), build_engine(config)
+            dataset, engine = read_dataset(config, stop=stop), build_engine(config)
             runs = [build_run(planned.config, dataset, planned.seed) for planned, _ in missing]
             environment = describe_environment(config.device)
             stores = [planned.checkpoints(self.out) for planned, _ in missing]
