@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from perdure import catalog
-from perdure.config import LOOP_HYPERPARAMETERS, RunConfig, is_optional
+from perdure.config import LOOP_HYPERPARAMETERS, PER_RUN, PUBLISHED, RunConfig, is_optional
 from perdure.data import Dataset, decoding_progress, load
 from perdure.learners import Learner
 from perdure.randomness import derive, generator
@@ -61,9 +61,13 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
         stream = load_user_stream(config.stream)
     else:
         stream_seed = config.stream_seed
-        if isinstance(stream_seed, str):
+        if stream_seed == PER_RUN:
             stream_seed = derive(seed, "stream") % 2**32
-        stream = catalog.build_stream(config.stream, dataset, stream_seed)
+        elif stream_seed == PUBLISHED:
+            stream_seed = None
+        assert not isinstance(stream_seed, str)
+        memory = config.memory_draws()
+        stream = catalog.build_stream(config.stream, dataset, stream_seed, memory)
     if catalog.is_joint(config.method):
         return stream.joined(config.batch, generator(seed, "collection"))
     return stream
