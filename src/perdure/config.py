@@ -77,6 +77,7 @@ class RunConfig:
         engine: "eager", "captured" or "compiled".
         deterministic: Whether a GPU computes bit-identical results, at the cost of speed.
         ranks: Processes that share the work of one learner.
+        initial_evaluation: Whether the untrained networks are evaluated on a CPU, too.
         data_root: Folder with the datasets, if the user named one.
         notes: What was substituted or assumed, one sentence each.
     """
@@ -97,6 +98,7 @@ class RunConfig:
     engine: Literal["eager", "captured", "compiled"] = _setting("execution", default="eager")
     deterministic: bool = _setting("execution", default=False)
     ranks: int = _setting("execution", default=1)
+    initial_evaluation: bool = _setting("execution", default=False)
     data_root: str | None = _setting("remark", default=None)
     notes: tuple[str, ...] = _setting("remark", default=())
 

@@ -167,6 +167,7 @@ class LearnerOptions:
         validation: float | None,
         update: Literal["random", "regular"] = "random",
         ranks: int = 1,
+        initial_evaluation: bool = False,
     ) -> RunConfig:
         """The configuration that these options describe."""
         from perdure.experiment.resolve import resolve
@@ -188,6 +189,8 @@ class LearnerOptions:
             deterministic=self.execution.deterministic,
             update=update,
             ranks=ranks,
+            initial_evaluation=initial_evaluation,
+            progress=not self.output.quiet,
         )
 
 

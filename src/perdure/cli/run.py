@@ -89,6 +89,8 @@ class RunOptions(LearnerOptions):
     """Evaluate on this share of the training samples instead of the test set, for example 0.1."""
     update: Literal["random", "regular"] = "random"
     """clser, mean-er: update the semantic memories at random steps, or at regular intervals."""
+    initial_evaluation: Switch = False
+    """Evaluate the untrained networks, too, for forward transfer. Always done on a GPU."""
     set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """A hyperparameter that has no flag, such as one of your own method. May be repeated."""
     again: Switch = False
@@ -155,7 +157,9 @@ def _resolve(options: RunOptions, ranks: int) -> RunConfig:
     flags = asdict(options.hyperparameters)
     given = {name: value for name, value in flags.items() if value is not None}
     given |= assignments(options.set)
-    return options.resolve(given, options.validation, options.update, ranks)
+    return options.resolve(
+        given, options.validation, options.update, ranks, options.initial_evaluation
+    )
 
 
 def _notes(setting: PlannedSetting, out: Path, *, resume: bool) -> list[str]:

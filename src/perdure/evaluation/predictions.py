@@ -8,12 +8,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from perdure.records import chunk_size
 from perdure.streams import Test
 
 ScoreFunction = Callable[[Tensor], Tensor]
 """Raw inputs to scores [n, classes], such as logits. Learners' predictors are such functions."""
-CHUNK = 1000
-"""Inputs per forward pass: large enough to be fast, small enough for any device."""
 
 
 class Predictions(NamedTuple):
@@ -59,4 +58,15 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
 
 def predict_rows(score: ScoreFunction, inputs: Tensor, rows: Tensor) -> Tensor:
     """Scores [n, classes] of these rows, computed in chunks."""
-    return torch.cat([score(inputs[chunk]) for chunk in torch.split(rows, CHUNK)])
+    chunks = torch.split(rows, chunk_size(inputs.shape[1:]))
+    return torch.cat([score(inputs[chunk]) for chunk in chunks])
+
+
+def count_rows(tests: Sequence[Test]) -> int | None:
+    """Number of samples that `predict` scores; None if that takes loading them to find out."""
+    rows: dict[int, list[Tensor]] = {}
+    for test in tests:
+        if test.rows is None:
+            return None
+        rows.setdefault(id(test.samples), []).append(test.rows)
+    return sum(len(set(torch.cat(parts).tolist())) for parts in rows.values())

@@ -44,7 +44,9 @@ def resolve(
     deterministic: bool = False,
     update: Literal["random", "regular"] = "random",
     ranks: int = 1,
+    initial_evaluation: bool = False,
     check_device: bool = True,
+    progress: bool = False,
 ) -> RunConfig:
     """Complete a choice of stream and method with published hyperparameters and defaults.
 
@@ -66,7 +68,9 @@ def resolve(
         deterministic: Whether a GPU must compute bit-identical results.
         update: How clser and mean-er choose the steps that update their semantic memories.
         ranks: Processes that share the work of one learner.
+        initial_evaluation: Whether to evaluate the untrained networks on a CPU, too.
         check_device: Whether the device must be available on this machine.
+        progress: Whether to show on stderr that a large dataset is decoded.
 
     Raises:
         ValueError: If a name is unknown, a value is invalid, or the data cannot be read.
@@ -123,12 +127,13 @@ def resolve(
         engine=cast(Any, engine or defaults["engine"]),
         deterministic=deterministic and device != "cpu",
         ranks=ranks,
+        initial_evaluation=initial_evaluation and device == "cpu",
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
     )
     if config.stream_seed == PUBLISHED:
         config = _published_stream(config)
-    data = read_dataset(replace(config, device="cpu"))
+    data = read_dataset(replace(config, device="cpu"), progress=progress)
     checksum = load_user_stream(stream).checksum if data is None else data.checksum
     return replace(config, data_checksum=checksum)
 

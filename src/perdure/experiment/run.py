@@ -106,6 +106,7 @@ class Job:
                 max_steps=config.max_steps,
                 engine=engine,
                 stop=stop if config.ranks == 1 else stop_on_rank_0(stop),
+                initial_evaluation=config.initial_evaluation,
             )
             for reason in dict.fromkeys(engine.fallbacks()):
                 _log.warning("%s; its steps were executed eagerly", reason)

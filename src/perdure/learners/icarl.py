@@ -12,10 +12,7 @@ from perdure.learners.inputs import InputSpec
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier
-from perdure.records import Samples
-
-CHUNK = 1000
-"""Samples per forward pass at the end of a task."""
+from perdure.records import Samples, chunk_size
 
 
 class ICaRL(Learner):
@@ -116,7 +113,7 @@ class ICaRL(Learner):
         return {"nearest_mean": means, "working": working}
 
     def _embed(self, inputs: Tensor) -> Tensor:
-        chunks = torch.split(inputs, CHUNK)
+        chunks = torch.split(inputs, chunk_size(inputs.shape[1:]))
         return torch.cat([self.previous.features(self.normalise(chunk)) for chunk in chunks])
 
     def _probe(self, inputs: Tensor) -> InputSpec:

@@ -12,7 +12,8 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from perdure.evaluation import accuracies
+from perdure.evaluation import Accuracies, accuracies
+from perdure.evaluation.predictions import ScoreFunction, count_rows
 from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
@@ -47,6 +48,7 @@ class Position(NamedTuple):
     task: int = -1
     """Number of the task; -1 before the untrained network has been evaluated."""
     epoch: int = 0
+    """Equals the number of epochs while the task, which has ended, is evaluated."""
     batch: int = 0
 
 
@@ -163,6 +165,8 @@ class Progress:
     """Mean over the runs of the first predictor's mean accuracy on the tasks seen; percent."""
     since: int = 0
     """Step at which training started or resumed in this process."""
+    evaluation: tuple[int, int | None] | None = None
+    """Samples evaluated so far and their number, if known; None while training."""
 
 
 def train(
@@ -172,6 +176,7 @@ def train(
     max_steps: int | None = None,
     engine: Eager | None = None,
     stop: Callable[[], int] | None = None,
+    initial_evaluation: bool = False,
 ) -> list[Record]:
     """Train and evaluate runs together, one batch of each in turn.
 
@@ -184,8 +189,10 @@ def train(
         max_steps: Number of steps after which to leave the stream; the task reached by then is
             evaluated as if it had ended.
         engine: How steps are executed; eagerly by default.
-        stop: Asked after every step. When it returns a signal number other than 0, a checkpoint
-            is requested from the callbacks and training stops.
+        stop: Asked after every step and during evaluations. When it returns a signal number other
+            than 0, a checkpoint is requested from the callbacks and training stops.
+        initial_evaluation: Whether to evaluate the untrained networks, which forward transfer
+            requires. This is always done on a GPU; on a CPU it may take longer than the training.
 
     Returns:
         The record of each run.
@@ -197,7 +204,8 @@ def train(
     """
     if len({(run.position, run.step) for run in runs}) > 1:
         raise ValueError("the runs are at different positions; train them separately")
-    return _Group(runs, callbacks, max_steps, engine or Eager(), stop).train()
+    group = _Group(runs, callbacks, max_steps, engine or Eager(), stop, initial_evaluation)
+    return group.train()
 
 
 def fit(
@@ -208,6 +216,7 @@ def fit(
     epochs: int = 1,
     seed: int = 0,
     callbacks: Sequence[Callback] = (),
+    initial_evaluation: bool = False,
 ) -> Record:
     """Train one learner and, if the data includes tests, evaluate it after each task.
 
@@ -222,6 +231,8 @@ def fit(
         seed: Seed of the order in which a stream presents its samples. The order of an iterable is
             its own.
         callbacks: Called in the given order as training advances.
+        initial_evaluation: Whether to evaluate the untrained networks on a CPU, too, for forward
+            transfer. On a GPU this is always done.
 
     Returns:
         Accuracies of every predictor, number of steps, and totals of the learner's metrics.
@@ -261,7 +272,9 @@ def fit(
         shape = tuple(batches.inputs.shape[1:])
         stream = from_batches(batches, classes=classes, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed)
-    return train([run], callbacks=[*callbacks, ProgressCheck()])[0]
+    return train(
+        [run], callbacks=[*callbacks, ProgressCheck()], initial_evaluation=initial_evaluation
+    )[0]
 
 
 class _Batches:
@@ -308,6 +321,7 @@ class _Group:
     max_steps: int | None
     engine: Eager
     stop: Callable[[], int] | None
+    initial_evaluation: bool
 
     def __post_init__(self) -> None:
         self.first = self.runs[0]
@@ -318,7 +332,11 @@ class _Group:
     def train(self) -> list[Record]:
         tasks = len(self.first.stream.tasks)
         if self.first.position.task < 0:
-            self._evaluate(-1)
+            if self.initial_evaluation or self.first.learner.device.type != "cpu":
+                self._evaluate(-1)
+            else:
+                for run in self.runs:
+                    run.record.skip(-1)
             self._set_position(Position(task=0))
         elif self.first_step:
             self._report_progress(min(self.first.position.task, tasks - 1), 0)
@@ -329,7 +347,9 @@ class _Group:
             for epoch in range(start.epoch, self.first.epochs):
                 if not self._limit_reached():
                     self._train_epoch(task, epoch, start.batch if epoch == start.epoch else 0)
-            self._end_task(task)
+            if start != Position(task, self.first.epochs):
+                self._end_task(task)
+            self._evaluate_task(task)
         for run in self.runs:
             run.record.finish(run.learner, run.step)
         return [run.record for run in self.runs]
@@ -361,9 +381,11 @@ class _Group:
             if run.learner.needs_boundaries:
                 run.learner.end_task(task.samples())
             task.release()
-        self._evaluate(number)
-        for run in self.runs:
             run.epoch_order = run.order.get_state()
+        self._set_position(Position(number, self.first.epochs))
+
+    def _evaluate_task(self, number: int) -> None:
+        self._evaluate(number)
         self._set_position(Position(number + 1))
         self._save_or_stop(due=True)
         self._report_progress(number, self.first.epochs - 1)
@@ -387,18 +409,55 @@ class _Group:
             raise Interrupted(signum)
 
     def _evaluate(self, number: int) -> None:
-        """Evaluate every predictor on the tests of the tasks seen and of the next one."""
-        for run in self.runs:
-            known = {
+        """Evaluate every predictor on the tests of the tasks seen and of the next one.
+
+        The records change when all runs have been evaluated, so that a checkpoint written in the
+        meantime is one from before the evaluation.
+        """
+        known = [
+            {
                 i: test
                 for i, test in enumerate(run.stream.tests)
                 if number < 0 or test.since <= number + 1
             }
-            for name, predict in run.learner.predictors().items() if known else ():
-                score = _on_device(predict, run.learner.device)
-                with self.engine.autocast():
-                    found = accuracies(score, list(known.values()))
-                run.record.add(name, number, list(known), found)
+            for run in self.runs
+        ]
+        counts = [
+            len(run.learner.predictors()) * count
+            if (count := count_rows(tests)) is not None
+            else None
+            for run, tests in zip(self.runs, ([*k.values()] for k in known), strict=True)
+        ]
+        total = None if None in counts else sum(filter(None, counts))
+        done = 0
+
+        def watched(predict: Callable[[Tensor], Tensor], device: torch.device) -> ScoreFunction:
+            """Scores on the device of the inputs, which may differ from that of the learner."""
+
+            def score(inputs: Tensor) -> Tensor:
+                nonlocal done
+                self._save_or_stop(due=False)
+                if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
+                    self._report_progress(max(number, 0), self.first.epochs - 1, (done, total))
+                done += len(inputs)
+                return predict(inputs.to(device)).to(inputs.device)
+
+            return score
+
+        found: list[dict[str, Accuracies]] = []
+        for run, tests in zip(self.runs, known, strict=True):
+            with self.engine.autocast():
+                found.append(
+                    {
+                        name: accuracies(watched(predict, run.learner.device), [*tests.values()])
+                        for name, predict in run.learner.predictors().items()
+                    }
+                    if tests
+                    else {}
+                )
+        for run, tests, by_name in zip(self.runs, known, found, strict=True):
+            for name, result in by_name.items():
+                run.record.add(name, number, list(tests), result)
             for callback in self.callbacks:
                 callback.on_task(run, number)
 
@@ -414,7 +473,9 @@ class _Group:
         if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
             self._report_progress(task, epoch)
 
-    def _report_progress(self, task: int, epoch: int) -> None:
+    def _report_progress(
+        self, task: int, epoch: int, evaluation: tuple[int, int | None] | None = None
+    ) -> None:
         self.last_progress = time.monotonic()
         latest = [a for a in (run.record.latest() for run in self.runs) if a is not None]
         progress = Progress(
@@ -427,16 +488,10 @@ class _Group:
             seconds=self.last_progress - self.started,
             accuracy=sum(latest) / len(latest) if latest else None,
             since=self.first_step,
+            evaluation=evaluation,
         )
         for callback in self.callbacks:
             callback.on_progress(progress)
-
-
-def _on_device(
-    predict: Callable[[Tensor], Tensor], device: torch.device
-) -> Callable[[Tensor], Tensor]:
-    """Scores on the device of the inputs, which may differ from that of the learner."""
-    return lambda inputs: predict(inputs.to(device)).to(inputs.device)
 
 
 def _check_finite(run: Run) -> None:
