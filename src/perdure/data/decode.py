@@ -64,8 +64,8 @@ def read_files(
         if file.digest is not None and place.is_dir():
             checksum = FolderChecksum(place, file.digest, {})
             checksums.append(checksum)
-            for name in walk_files(place):
-                contents[Path(name)] = partial(_read_in_folder, Path(name), checksum, size_limit)
+            for path in map(Path, walk_files(place)):
+                contents[path] = partial(_read_in_folder, path, checksum, size_limit)
             continue
         for path in map(Path, walk_files(place)):
             if path.suffix == ".zip":
@@ -95,7 +95,7 @@ def _read_in_folder(
 ) -> bytes:
     data = _regular_file(path, _smaller(size_limit, limit))
     algorithm = checksum.expected.partition(":")[0]
-    name = path.relative_to(checksum.folder).as_posix()
+    name = str(path)[len(str(checksum.folder)) + 1 :].replace(os.sep, "/")
     checksum.found[name] = _new_hash(algorithm, data).digest()
     return data
 
