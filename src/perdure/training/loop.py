@@ -337,6 +337,8 @@ class _Group:
             else:
                 for run in self.runs:
                     run.record.skip(-1)
+                    for callback in self.callbacks:
+                        callback.on_task(run, -1)
             self._set_position(Position(task=0))
         elif self.first_step:
             self._report_progress(min(self.first.position.task, tasks - 1), 0)
