@@ -130,7 +130,7 @@ def test_long_evaluations_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
 
     seen: list[tuple[int, int | None]] = []
     monkeypatch.setattr("perdure.training.loop.PROGRESS_SECONDS", -1)
-    monkeypatch.setattr("perdure.records.MAX_CHUNK", 16)
+    monkeypatch.setattr("perdure.structures.MAX_CHUNK", 16)
     train([toy.run("clser")], callbacks=[Watching()], initial_evaluation=True)
     assert seen[:9] == [
         (done, 120) for network in (0, 40, 80) for done in (network, network + 16, network + 32)

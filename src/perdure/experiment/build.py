@@ -130,7 +130,7 @@ def _check_network(config: RunConfig, stream: Stream, learner: Learner) -> None:
         reason = str(error).splitlines()[0]
         raise ValueError(f"{name} does not accept inputs {list(stream.shape)}: {reason}") from error
     shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if shape != [1, stream.classes]:
+    if stream.classes and shape != [1, stream.classes]:
         raise ValueError(
             f"{name} returns {shape} for one sample; {config.stream} has {stream.classes} "
             f"classes, so expected logits {[1, stream.classes]}"
@@ -157,7 +157,8 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
     make_network = catalog.NETWORKS.get(config.network) or catalog.find_object(
         config.network, "network"
     )
-    network = initialised(make_network, inputs.shape, inputs.classes, seed).to(config.device)
+    classes = inputs.classes or 1  # unknown in advance: the network starts with one and grows
+    network = initialised(make_network, inputs.shape, classes, seed).to(config.device)
     if config.device != "cpu":
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     learner = catalog.find_learner(config.method)
@@ -174,6 +175,13 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
         arguments["update"] = config.update
     if "tasks" in accepted:
         arguments["tasks"] = inputs.tasks
+    if not inputs.classes:
+        if "grow" not in accepted:
+            raise ValueError(
+                f"method {config.method!r} has no argument grow; give the stream its number of "
+                "classes"
+            )
+        arguments["grow"] = True
     return learner(
         network, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
     )

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,10 +17,10 @@ from perdure.records import Samples, join
 from perdure.state import State
 from perdure.streams.augment import Scale
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
+Augment = Callable[[Any, torch.Generator], Any]
 """Raw inputs and the generator to draw from, to raw inputs of the same shape and dtype."""
-Normaliser = Callable[[Tensor], Tensor]
-"""Raw inputs to the float tensor that a network expects."""
+Normaliser = Callable[[Any], Any]
+"""Raw inputs to the inputs that a network expects."""
 
 
 class Task:
@@ -168,9 +169,10 @@ class Stream:
     data: str
     """Name of the dataset in results: "mnist", "mnist5k", "own"."""
     classes: int
-    """Number of outputs of the network, for all classes of all tasks."""
-    shape: tuple[int, ...]
-    """Shape of one input."""
+    """Number of outputs of the network, for all classes of all tasks; 0 if it is not known in
+    advance, for learners that grow."""
+    shape: Any
+    """Shape of one input: a tuple; for a dict or tuple of tensors, a dict or tuple of shapes."""
     tasks: Sequence[Task]
     """Training data, in order."""
     tests: Sequence[Test]

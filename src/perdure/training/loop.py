@@ -18,7 +18,8 @@ from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, from_batches
-from perdure.streams.from_data import Pair
+from perdure.streams.from_data import Pair, as_pair
+from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
 from perdure.training.callbacks import Callback, ProgressCheck
 from perdure.training.engine import Eager
 from perdure.training.record import Record
@@ -77,8 +78,9 @@ class Run:
         seed: Seed of the order of the data; the learner has its own.
 
     Raises:
-        ValueError: If `batch` or `epochs` is below 1, or if the method needs task boundaries and
-            the stream has none.
+        ValueError: If `batch` or `epochs` is below 1, if the method needs task boundaries and the
+            stream has none, if the number of classes is unknown and the learner does not grow, or
+            if frozen parameters of the learner have been unfrozen.
     """
 
     learner: Learner
@@ -101,6 +103,12 @@ class Run:
                 f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
                 "none; choose another method"
             )
+        if not (self.stream.classes or self.learner.grows):
+            raise ValueError(
+                f"{self.stream.name} does not state its number of classes; give it, or create the "
+                "learner with grow=True"
+            )
+        self.learner.check_frozen()
         self.order = generator(self.seed, "order")
         self.epoch_order = self.order.get_state()
         """State of `order` at the start of the epoch, from which its permutation is redrawn."""
@@ -222,9 +230,10 @@ def fit(
 
     Args:
         learner: The learner to train, in place.
-        data: A stream, or any iterable of batches (inputs, labels) such as a
-            `torch.utils.data.DataLoader`. An iterable is read once per epoch and used as a single
-            task without tests; for tasks or tests, use `from_batches`.
+        data: A stream, or any iterable of batches such as a `torch.utils.data.DataLoader`. A batch
+            is a pair (inputs, labels), or a dict in which the key "labels" holds the labels and
+            the others the inputs. An iterable is read once per epoch and used as a single task
+            without tests; for tasks or tests, use `from_batches`.
         batch: Samples per batch of a stream, 32 by default. Batches from an iterable are used as
             they are.
         epochs: Passes over each task.
@@ -256,8 +265,9 @@ def fit(
     """
     if isinstance(data, Stream):
         if data.tests:  # reading a sample of a task could consume the stream
-            classes = learner.predict_proba(data.tests[0].samples().inputs[:1]).shape[1]
-            if classes < data.classes:
+            first = select(data.tests[0].samples().inputs, slice(0, 1))
+            classes = learner.predict_proba(first).shape[1]
+            if classes < data.classes and not learner.grows:
                 raise ValueError(
                     f"the network has {classes} outputs; {data.name} has {data.classes} classes"
                 )
@@ -268,9 +278,10 @@ def fit(
         raise ValueError(f"data is an iterator, which can be read only once; epochs is {epochs}")
     else:
         batches = _Batches(data)
-        classes = learner.predict_proba(batches.inputs[:1]).shape[1]
-        shape = tuple(batches.inputs.shape[1:])
-        stream = from_batches(batches, classes=classes, shape=shape, name="data")
+        outputs = learner.predict_proba(select(batches.inputs, slice(0, 1))).shape[1]
+        known = None if learner.grows else outputs
+        shape = shapes(batches.inputs)
+        stream = from_batches(batches, classes=known, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed)
     return train(
         [run], callbacks=[*callbacks, ProgressCheck()], initial_evaluation=initial_evaluation
@@ -293,13 +304,14 @@ class _Batches:
         except StopIteration:
             raise ValueError("data contains no batches") from None
         try:
-            self.inputs, labels = (torch.as_tensor(part) for part in first[:2])
+            self.inputs, labels = as_pair(first)
             if labels.ndim != 1:
                 raise ValueError(f"its labels have {labels.ndim} dimensions")
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
-                "data must yield batches (inputs [n, ...], labels [n]), but its first item is "
-                f"something else ({error}); wrap a Dataset in a DataLoader or use from_dataset"
+                "data must yield batches (inputs, labels [n]), or dicts with labels, but its first "
+                f"item is something else ({error}); wrap a Dataset in a DataLoader or use "
+                "from_dataset"
             ) from None
         self.data = data
         self.started: Iterator[Pair] | None = itertools.chain([first], iterator)
@@ -365,6 +377,9 @@ class _Group:
         sources = [run.stream.tasks[task].epoch(run.batch, run.order, start) for run in self.runs]
         for number, batches in enumerate(zip(*sources, strict=True), start + 1):
             for run, batch in zip(self.runs, batches, strict=True):
+                if (classes := run.learner.growth_for(batch.labels)) is not None:
+                    self.engine.synchronize()
+                    run.learner.grow(classes)
                 self.engine.step(run.learner, batch.to(run.learner.device))
                 run.step += 1
                 for callback in self.callbacks:
@@ -433,16 +448,17 @@ class _Group:
         total = None if None in counts else sum(filter(None, counts))
         done = 0
 
-        def watched(predict: Callable[[Tensor], Tensor], device: torch.device) -> ScoreFunction:
+        def watched(predict: ScoreFunction, device: torch.device) -> ScoreFunction:
             """Scores on the device of the inputs, which may differ from that of the learner."""
 
-            def score(inputs: Tensor) -> Tensor:
+            def score(inputs: Inputs) -> Tensor:
                 nonlocal done
                 self._save_or_stop(due=False)
                 if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
                     self._report_progress(max(number, 0), self.first.epochs - 1, (done, total))
-                done += len(inputs)
-                return predict(inputs.to(device)).to(inputs.device)
+                done += length(inputs)
+                moved = map_leaves(lambda leaf: leaf.to(device), inputs)
+                return predict(moved).to(next(leaves(inputs)).device)
 
             return score
 
