@@ -90,6 +90,7 @@ class RunConfig:
         ranks: Processes that share the work of one learner.
         prequential: Whether each batch is predicted before it is learned.
         prequential_window: Samples of the sliding window of these predictions.
+        initial_evaluation: Whether the untrained networks are evaluated on a CPU, too.
         data_root: Folder with the datasets, if the user named one.
         notes: What was substituted or assumed, one sentence each.
     """
@@ -113,6 +114,7 @@ class RunConfig:
     ranks: int = _setting("execution", default=1)
     prequential: bool = _setting("execution", default=False)
     prequential_window: int = _setting("execution", default=WINDOW)
+    initial_evaluation: bool = _setting("execution", default=False)
     data_root: str | None = _setting("remark", default=None)
     notes: tuple[str, ...] = _setting("remark", default=())
 

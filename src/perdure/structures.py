@@ -7,6 +7,7 @@ structures have their tensors in the same order.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
@@ -16,6 +17,12 @@ from torch import Tensor, nn
 
 Inputs: TypeAlias = Any
 """A tensor [n, ...], or a dict or tuple, also nested, of tensors with the same first dimension."""
+
+MAX_CHUNK = 1000
+"""Samples per forward pass without gradients, if they are small."""
+SMALL_INPUT = 3 * 32 * 32
+CHUNK_VALUES = 50 * 3 * 64 * 64
+"""Values per forward pass of larger inputs: ResNet-18 then needs less than 1 GB."""
 
 
 def as_tensors(value: Any, name: str = "inputs") -> Inputs:
@@ -94,6 +101,16 @@ def chunks(inputs: Inputs, sizes: Iterable[int]) -> Iterator[Inputs]:
     for size in sizes:
         yield select(inputs, slice(start, start + size))
         start += size
+
+
+def chunk_size(inputs: Inputs) -> int:
+    """Return the samples per forward pass that keep the memory for activations bounded.
+
+    >>> [chunk_size(torch.empty(1, 3, side, side)) for side in (32, 64, 224)]
+    [1000, 50, 4]
+    """
+    values = sum(math.prod(leaf.shape[1:]) for leaf in leaves(inputs))
+    return MAX_CHUNK if values <= SMALL_INPUT else max(1, CHUNK_VALUES // values)
 
 
 def concatenate(parts: Sequence[Inputs]) -> Inputs:

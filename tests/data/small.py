@@ -66,14 +66,28 @@ def publish(spec: Spec, arrays: Arrays, files: dict[str, bytes]) -> Small:
     """A copy of the spec with the checksums of these files."""
 
     def stamped(file: File) -> File:
-        digest = file.digest and f"md5:{hashlib.md5(files[file.path]).hexdigest()}"
-        return File(file.path, digest)
+        if file.digest is None:
+            return file
+        if file.path not in files:
+            return File(file.path, folder_digest(files, file.path))
+        return File(file.path, f"md5:{hashlib.md5(files[file.path]).hexdigest()}")
 
     layouts = tuple(
         Layout(tuple(map(stamped, layout.files)), tuple(map(stamped, layout.members)))
         for layout in spec.layouts
     )
     return Small(replace(spec, layouts=layouts), arrays, files)
+
+
+def folder_digest(files: dict[str, bytes], folder: str) -> str:
+    """The checksum of the images and annotations in a folder."""
+    used = {p: data for p, data in files.items() if p.endswith(("JPEG", "annotations.txt"))}
+    total = hashlib.sha256()
+    for path, data in sorted(used.items()):
+        if path.startswith(f"{folder}/"):
+            name = path.removeprefix(f"{folder}/").encode()
+            total.update(name + b"\0" + hashlib.sha256(data).digest())
+    return f"sha256:{total.hexdigest()}"
 
 
 @cache

@@ -113,6 +113,27 @@ def test_a_damaged_copy_is_rebuilt(
     assert [counted.load(), counted.load()] == [2, 2]
 
 
+def hidden_flip(cache: Path) -> None:
+    """Alter a cached array without a trace in its size or modification time."""
+    path = cached(cache)["train_images.npy"]
+    times = path.stat()
+    path.write_bytes(flip(path.read_bytes()))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+
+@pytest.mark.parametrize("hours", [25, -2])
+def test_the_cached_arrays_are_verified_once_a_day(hours: int, tmp_path: Path, cache: Path) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    counted.load()
+    hidden_flip(cache)
+    load(counted.spec, tmp_path)
+    assert counted.decoded == 1  # verified a moment ago
+    for path in cache.glob("decoded/*/checked"):
+        then = path.stat().st_mtime - hours * 3600
+        os.utime(path, (then, then))
+    assert [counted.load(), counted.load()] == [2, 2]
+
+
 @pytest.mark.parametrize("entry", [b"", b"0123456789abcdef", b"\xff\0", b"../../.."])
 def test_a_damaged_entry_of_sources_is_ignored(entry: bytes, tmp_path: Path, cache: Path) -> None:
     counted = Counted(make("mnist"), tmp_path)

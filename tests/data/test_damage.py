@@ -147,7 +147,7 @@ class Bomb:
         (pickle.dumps(np.zeros(3, np.uint8), 2), "is not allowed"),
         (pickle.dumps([1, 2], 2), "is not a pickled batch of cifar10"),
         (pickle.dumps({b"data": 1}, 2), "is not a pickled batch of cifar10"),
-        (b"", "is not a pickled batch of cifar10 (EOFError"),
+        (b"", "is not a pickled batch of cifar10 ("),
         (
             batch(np.zeros((3, 3, 32, 32), np.uint8), np.zeros(3, np.int64), fine=False),
             "[19, 3, 32, 32]",
@@ -192,7 +192,7 @@ def test_a_folder_instead_of_a_file(tmp_path: Path) -> None:
     small.write(tmp_path, 1)
     (tmp_path / BATCH).unlink()
     (tmp_path / BATCH).mkdir()
-    assert f"{tmp_path / BATCH} cannot be read (Is a directory)" in error_message(small, tmp_path)
+    assert f"{tmp_path / BATCH} differs from the published files" in error_message(small, tmp_path)
 
 
 def picture(size: tuple[int, int] = (64, 64), kind: str = "JPEG") -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,7 +45,16 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(int(behaviour))
             return
         self.send_response(200)
-        self.send_header("Content-Length", str(len(data)))
+        if behaviour == "large":
+            self.send_header("Content-Length", str(2**40))
+        elif behaviour != "endless":
+            self.send_header("Content-Length", str(len(data)))
+        if behaviour == "endless":
+            self.end_headers()
+            with contextlib.suppress(OSError):
+                while True:
+                    self.wfile.write(bytes(2**20))
+            return
         if behaviour == "encoded":
             self.send_header("Content-Encoding", "gzip")
         self.end_headers()
@@ -122,6 +132,8 @@ def test_a_download_repairs_any_layout(server: Server, tmp_path: Path) -> None:
     [
         ("truncated", r" disconnected after \d+ of \d+ bytes; "),
         ("corrupt", " does not match the checksum md5:[0-9a-f]{32}; "),
+        ("large", r" is larger than \d+ bytes, .*; "),
+        ("endless", r" is larger than \d+ bytes, .*; "),
         ("404", " returned 404 Not Found; "),
         ("503", " returned 503 Service Unavailable; "),
     ],

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_confusion_matrix
 
-from perdure.evaluation import accuracies, agreement, confusion, predictions
+from perdure import structures
+from perdure.evaluation import accuracies, agreement, confusion
 from perdure.records import Samples
 from perdure.streams import Test
 
@@ -129,7 +130,7 @@ def test_task_il_masks_the_classes_of_other_tasks() -> None:
 
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_inputs_are_predicted_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(predictions, "CHUNK", chunk)
+    monkeypatch.setattr(structures, "MAX_CHUNK", chunk)
     table = Table(torch.eye(10)[:, :CLASSES].repeat(1, 1))
     sizes = []
 

@@ -24,7 +24,7 @@ def folder(path: Path) -> RunFolder:
 def test_metrics_memory_and_accuracies_are_logged(tmp_path: Path) -> None:
     log, recorder = EventLog(folder(tmp_path / "run")), toy.Recorder()
     learner = toy.learner("er")
-    record = fit(learner, toy.split(), batch=6, callbacks=[log, recorder])
+    record = fit(learner, toy.split(), batch=6, callbacks=[log, recorder], initial_evaluation=True)
     written = events(log.folder)
     assert [e["event"] for e in written] == [
         "evaluation",

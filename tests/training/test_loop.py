@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
-from collections.abc import Iterator, Mapping
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from perdure import ER, SGD, Samples, Stream, fit, from_batches, from_tensors
 from perdure.state import State
-from perdure.training import Callback, Run, TrainingError, train
+from perdure.training import Callback, Interrupted, Progress, Run, TrainingError, train
 from perdure.training.loop import METRICS_EVERY
 
 from . import toy
@@ -54,10 +56,11 @@ def test_the_seed_of_a_run_determines_the_order_of_its_data() -> None:
 # -- evaluation -----------------------------------------------------------------------------
 
 
-def test_tasks_seen_and_the_next_task_are_evaluated() -> None:
-    (record,) = train([toy.run("clser")])
+@pytest.mark.parametrize("initially", [True, False])
+def test_tasks_seen_and_the_next_task_are_evaluated(initially: bool) -> None:
+    (record,) = train([toy.run("clser")], initial_evaluation=initially)
     expected = [
-        [True, True, True, True],  # before training
+        [initially] * 4,  # before training
         [True, True, False, False],
         [True, True, True, False],
         [True, True, True, True],
@@ -69,6 +72,69 @@ def test_tasks_seen_and_the_next_task_are_evaluated() -> None:
         for matrix in matrices.values():
             assert [[value is not None for value in row] for row in matrix] == expected
             assert all(0 <= value <= 100 for row in matrix for value in row if value is not None)
+
+
+def test_forward_transfer_requires_an_initial_evaluation() -> None:
+    for initially in (True, False):
+        (record,) = train([toy.run("er")], initial_evaluation=initially)
+        scores = record.result()["predictors"]["working"]["class_il"]
+        assert (scores["forward_transfer"] is not None) == initially
+        assert scores["forgetting"] is not None
+
+
+class Kept(Callback):
+    """Keeps the state at the last checkpoint."""
+
+    def on_checkpoint(self, runs: Sequence[Run]) -> None:
+        self.state = copy.deepcopy(runs[0].state_dict())
+
+
+@pytest.mark.parametrize("boundaries", [False, True])
+def test_training_can_be_stopped_and_resumed_during_an_evaluation(boundaries: bool) -> None:
+    def make() -> Run:
+        run = toy.run("er", batch=12)
+        run.learner.needs_boundaries = boundaries
+        run.learner.end_task = ended.append  # type: ignore[method-assign, assignment]
+        return run
+
+    ended: list[Samples] = []
+    asked = 0
+
+    def stop() -> int:
+        nonlocal asked
+        asked += 1
+        return signal.SIGTERM if asked == after else 0
+
+    after, whole = 0, make()
+    (expected,) = train([whole], stop=stop, initial_evaluation=True)
+    total, tasks = asked, len(ended)
+    assert total > whole.step + 4  # steps, ends of tasks, and evaluations
+    for number in range(1, total + 1):
+        after = number
+        asked, kept, run = 0, Kept(), make()
+        ended.clear()
+        with pytest.raises(Interrupted):
+            train([run], callbacks=[kept], stop=stop, initial_evaluation=True)
+        resumed = make()
+        resumed.load_state_dict(kept.state)
+        (record,) = train([resumed], initial_evaluation=True)
+        assert record.result() == expected.result()
+        assert len(ended) == tasks
+
+
+def test_long_evaluations_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Watching(Callback):
+        def on_progress(self, progress: Progress) -> None:
+            if progress.evaluation is not None:
+                seen.append(progress.evaluation)
+
+    seen: list[tuple[int, int | None]] = []
+    monkeypatch.setattr("perdure.training.loop.PROGRESS_SECONDS", -1)
+    monkeypatch.setattr("perdure.structures.MAX_CHUNK", 16)
+    train([toy.run("clser")], callbacks=[Watching()], initial_evaluation=True)
+    assert seen[:9] == [
+        (done, 120) for network in (0, 40, 80) for done in (network, network + 16, network + 32)
+    ]
 
 
 def test_recorded_accuracies_are_those_of_the_learner() -> None:
@@ -237,7 +303,7 @@ def test_supplied_batches_are_used_as_they_are() -> None:
     stream = from_batches(batches, classes=8, shape=(1, 4, 4), test=toy.inputs(16, 9))
     record = fit(learner, stream, batch=99, epochs=2)
     assert record.steps == 2 * len(sizes)
-    assert record.class_il["working"][0][0] is not None
+    assert record.class_il["working"][1][0] is not None
     expected = [f"step on {sorted(set(labels.tolist()))}" for _, labels in batches]
     assert learner.calls == 2 * expected
 
@@ -292,7 +358,7 @@ def test_joined_streams_are_one_task_with_every_test() -> None:
     stream: Stream = toy.split()
     joined = replace(stream.joined(6, torch.Generator()), name="joint")
     run = Run(toy.learner("sgd"), joined, batch=10)
-    (record,) = train([run])
+    (record,) = train([run], initial_evaluation=True)
     assert run.step == 10  # 96 samples, including the last short batch
     assert record.moments == [-1, 0]
     for row in record.class_il["working"]:

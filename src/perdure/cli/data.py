@@ -32,6 +32,8 @@ class VerifyOptions:
     """Names of datasets. Default: all."""
     data: Folder = None
     """The only folder to search. Default: $PERDURE_DATA, then the user's cache folder."""
+    quiet: Switch = False
+    """Do not show progress."""
 
 
 @dataclass(frozen=True)
@@ -46,15 +48,21 @@ class DataOptions:
 
 def data(options: DataOptions) -> int:
     """Download a dataset, or verify datasets: status 1 if one is damaged or a named one missing."""
-    from perdure.data import fetch, verify
+    from perdure.data import DATASETS, decoding_progress, fetch, verify
 
     action = options.action
     if isinstance(action, FetchOptions):
         place = fetch(action.name, action.data, progress=not action.quiet)
         print(f"{action.name} is in {place}")
         return 0
-    findings = verify(action.data, list(action.names) or None)
-    for finding in findings:
-        print(f"{finding.name}: {finding.message}")
+    findings = []
+    for name in action.names or DATASETS:
+        with decoding_progress(name, shown=not action.quiet) as show:
+            findings += verify(action.data, [name], on_progress=show)
+        (*_, finding) = findings
+        print(f"{finding.name}: {finding.message}", flush=True)
+        if finding.state == "ok" or len(finding.flaws) > 1:
+            for flaw in finding.flaws:
+                print(f"  {flaw}")
     wrong = {"damaged", "missing"} if action.names else {"damaged"}
     return 1 if any(finding.state in wrong for finding in findings) else 0

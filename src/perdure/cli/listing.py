@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perdure.cli.options import Folder
+
 
 @dataclass(frozen=True)
 class ListOptions:
     """List the methods, streams and datasets, and where datasets are found."""
+
+    data: Folder = None
+    """The only folder to search for datasets. Default: $PERDURE_DATA, then the user's cache."""
 
 
 def show_list(options: ListOptions) -> int:
@@ -31,7 +36,9 @@ def show_list(options: ListOptions) -> int:
         if spec.bundled is not None:
             location = "comes with perdure"
         else:
-            location = str(locate(name) or f"not found; download: perdure data fetch {name}")
+            location = str(
+                locate(name, options.data) or f"not found; download: perdure data fetch {name}"
+            )
         datasets.add_row(name, location)
     show(methods, streams, datasets)
     return 0

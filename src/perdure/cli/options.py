@@ -172,6 +172,7 @@ class LearnerOptions:
         ranks: int = 1,
         prequential: bool = False,
         prequential_window: int | None = None,
+        initial_evaluation: bool = False,
     ) -> RunConfig:
         """The configuration that these options describe."""
         from perdure.experiment.resolve import resolve
@@ -196,6 +197,8 @@ class LearnerOptions:
             buffer_bytes=_number_or_text(self.buffer_bytes),
             prequential=prequential,
             prequential_window=prequential_window,
+            initial_evaluation=initial_evaluation,
+            progress=not self.output.quiet,
         )
 
 

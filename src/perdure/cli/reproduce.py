@@ -103,6 +103,7 @@ def reproduce(options: ReproduceOptions) -> int:
                 engine=execution.engine,
                 deterministic=execution.deterministic,
                 check_device=options.backend == "local" and not options.dry_run,
+                progress=not quiet,
             ),
         )
         results_file = plan.out / f"{plan.name}.jsonl"

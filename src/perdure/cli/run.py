@@ -93,6 +93,8 @@ class RunOptions(LearnerOptions):
     """Predict each batch before learning from it, for example if the stream has no tests."""
     prequential_window: OptionalCount = None
     """Samples of the sliding window of these predictions; default: 1000."""
+    initial_evaluation: Switch = False
+    """Evaluate the untrained networks, too, for forward transfer. Always done on a GPU."""
     set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
     """A hyperparameter that has no flag, such as one of your own method. May be repeated."""
     restart: Switch = False
@@ -166,6 +168,7 @@ def _resolve(options: RunOptions, ranks: int) -> RunConfig:
         ranks,
         options.prequential,
         options.prequential_window,
+        options.initial_evaluation,
     )
 
 

@@ -7,6 +7,7 @@ from perdure.data.loading import explain_missing as explain_missing
 from perdure.data.loading import load as load
 from perdure.data.loading import locate as locate
 from perdure.data.loading import verify as verify
+from perdure.data.progress import decoding_progress as decoding_progress
 from perdure.data.registry import DATASETS as DATASETS
 from perdure.data.spec import DataError as DataError
 from perdure.data.spec import File as File

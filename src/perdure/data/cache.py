@@ -3,7 +3,7 @@
 `decoded/<name>-<checksum>/` contains the four arrays. `decoded/sources/` maps files that have been
 verified, identified by path, size and modification time, to the checksum of their decoded arrays.
 The cached arrays are verified against that checksum whenever their size or modification time has
-changed.
+changed, and otherwise if that was done more than a day ago.
 """
 
 from __future__ import annotations
@@ -28,6 +28,8 @@ _log = logging.getLogger(__name__)
 
 _VERSION = 1
 """Increased when a decoder returns different arrays for the same files."""
+_VERIFIED_FOR_NS = 86_400_000_000_000
+"""A day: time after which cached arrays are verified again when they are used."""
 _SETTLED_NS = 2_000_000_000
 """A file modified more recently may change again without a new modification time."""
 
@@ -58,7 +60,8 @@ def source_key(spec: Spec, layout: Layout, root: Path) -> str | None:
     paths = (path for file in layout.files for path in walk_files(root.absolute() / file.path))
     for path in sorted(paths):
         stat = os.stat(path)
-        digest.update(f"\n{path}\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
+        digest.update(b"\n" + os.fsencode(path))
+        digest.update(f"\0{stat.st_size}\0{stat.st_mtime_ns}".encode())
         newest = max(newest, stat.st_mtime_ns)
     return digest.hexdigest() if newest < time.time_ns() - _SETTLED_NS else None
 
@@ -133,7 +136,9 @@ def _verified_arrays(spec: Spec, checksum: str) -> Arrays | None:
         return None
     place = _place(spec, checksum)
     with contextlib.suppress(OSError, ValueError):
-        if (place / "checked").read_text("ascii") == _stamp(place):
+        age = time.time_ns() - os.stat(place / "checked").st_mtime_ns
+        recent = 0 <= age < _VERIFIED_FOR_NS  # also not in the future, if the clock was wrong
+        if recent and (place / "checked").read_text("ascii") == _stamp(place):
             return arrays
     if fingerprint(arrays) != checksum:
         _log.warning("the cached copy of %s in %s was modified; decoding again", spec.name, place)

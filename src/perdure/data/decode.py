@@ -8,37 +8,74 @@ import io
 import math
 import os
 import pickle
+import pickletools
+import stat
 import struct
 import tarfile
 import zipfile
 import zlib
 from collections import defaultdict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.data.spec import Arrays, Contents, DataError, File, Layout, Shape, Spec
+from perdure.data.spec import Arrays, Contents, DataError, File, Layout, Spec
 
 # -- files and archives ---------------------------------------------------------------------
 
 
-def read_files(layout: Layout, root: Path) -> Contents:
-    """The contents of all files of a layout. Archives are unpacked in memory."""
+class FolderChecksum(NamedTuple):
+    """The published checksum of a folder, and the checksums of the files read so far."""
+
+    folder: Path
+    expected: str
+    found: dict[str, bytes]
+
+    def check(self) -> None:
+        """Raise a DataError if the files that were read are not the published ones."""
+        algorithm = self.expected.partition(":")[0]
+        total = _new_hash(algorithm)
+        for name, digest in sorted(self.found.items()):
+            total.update(name.encode("utf-8", "surrogateescape") + b"\0" + digest)
+        if f"{algorithm}:{total.hexdigest()}" != self.expected:
+            raise DataError(
+                f"{self.folder} differs from the published files: the checksum of its "
+                f"{len(self.found)} files is {algorithm}:{total.hexdigest()}, expected "
+                f"{self.expected}"
+            )
+
+
+def read_files(
+    layout: Layout, root: Path, size_limit: int
+) -> tuple[Contents, list[FolderChecksum]]:
+    """The contents of all files of a layout, and what to check once they have been read.
+
+    Archives are unpacked in memory. Nothing larger than the limit is read.
+    """
     contents: Contents = {}
+    checksums = []
     for file in layout.files:
         place = root / file.path
-        for path in map(Path, walk_files(place)) if file.digest is None else [place]:
+        if file.digest is not None and place.is_dir():
+            checksum = FolderChecksum(place, file.digest, {})
+            checksums.append(checksum)
+            for path in map(Path, walk_files(place)):
+                contents[path] = partial(_read_in_folder, path, checksum, size_limit)
+            continue
+        for path in map(Path, walk_files(place)):
             if path.suffix == ".zip":
-                contents |= _unzip(path, _read(path, file.digest))
+                contents |= _unzip(path, _read(path, file.digest, size_limit), size_limit)
             elif path.name.endswith(".tar.gz"):
-                contents |= _untar(path, _read(path, file.digest), layout.members)
+                data = _read(path, file.digest, size_limit)
+                contents |= _untar(path, data, layout.members, size_limit)
             else:
-                contents[path] = partial(_read, path, file.digest)
-    return contents
+                contents[path] = partial(_read, path, file.digest, size_limit)
+    return contents, checksums
 
 
 def walk_files(path: Path) -> Iterator[str]:
@@ -49,14 +86,48 @@ def walk_files(path: Path) -> Iterator[str]:
         yield from (os.path.join(folder, name) for name in names)
 
 
-def _read(path: Path, digest: str | None) -> bytes:
-    return _verified(path, path.read_bytes(), digest)
+def _read(path: Path, digest: str | None, size_limit: int, limit: int | None = None) -> bytes:
+    return _verified(path, _regular_file(path, _smaller(size_limit, limit)), digest)
+
+
+def _read_in_folder(
+    path: Path, checksum: FolderChecksum, size_limit: int, limit: int | None = None
+) -> bytes:
+    data = _regular_file(path, _smaller(size_limit, limit))
+    algorithm = checksum.expected.partition(":")[0]
+    name = str(path)[len(str(checksum.folder)) + 1 :].replace(os.sep, "/")
+    checksum.found[name] = _new_hash(algorithm, data).digest()
+    return data
+
+
+def _smaller(size_limit: int, limit: int | None) -> int:
+    return size_limit if limit is None else min(size_limit, limit)
+
+
+def _regular_file(path: Path, limit: int) -> bytes:
+    """The content of a file; pipes and devices, which may never end, are not read."""
+    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise DataError(f"{path} is not a regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            size = os.fstat(descriptor).st_size
+            data = file.read(limit + 1) if size <= limit else b""
+    finally:
+        os.close(descriptor)
+    if size > limit or len(data) > limit:
+        raise _too_large(path, max(size, len(data)), limit)
+    return data
+
+
+def _too_large(path: Path, size: int, limit: int) -> DataError:
+    return DataError(f"{path} has {size} bytes or more, expected at most {limit}")
 
 
 def _verified(path: Path, data: bytes, digest: str | None) -> bytes:
     if digest is not None:
         algorithm, _, expected = digest.partition(":")
-        found = hashlib.new(algorithm, data, usedforsecurity=False).hexdigest()
+        found = _new_hash(algorithm, data).hexdigest()
         if found != expected:
             raise DataError(
                 f"{path} ({len(data)} bytes) has {algorithm} {found}, expected {expected}"
@@ -64,27 +135,82 @@ def _verified(path: Path, data: bytes, digest: str | None) -> bytes:
     return data
 
 
-def _untar(path: Path, data: bytes, members: tuple[File, ...]) -> Contents:
+def _new_hash(algorithm: str, data: bytes = b"") -> hashlib._Hash:
+    return hashlib.new(algorithm, data, usedforsecurity=False)
+
+
+def _untar(path: Path, data: bytes, members: tuple[File, ...], size_limit: int) -> Contents:
     found = dict.fromkeys((member.path for member in members), b"")
+    stream = _Bounded(path, gzip.GzipFile(fileobj=io.BytesIO(data)), size_limit)
     try:
-        with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-            for entry in archive:  # in one pass: seeking back would decompress again
-                if entry.name in found and (file := archive.extractfile(entry)):
+        # In one pass: seeking back would decompress again.
+        with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
+            for entry in archive:
+                if entry.name not in found:
+                    continue
+                if not entry.isreg():
+                    raise DataError(f"{path / entry.name} is not a regular file")
+                if file := archive.extractfile(entry):
                     found[entry.name] = file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
         raise DataError(f"{path} is not a tar archive ({error})") from None
     return {
-        path / name: partial(_verified, path / name, found[name], digest)
+        path / name: partial(_read_member, path / name, found[name], digest)
         for name, digest in members
     }
 
 
-def _unzip(path: Path, data: bytes) -> Contents:
+class _Bounded:
+    """A stream of decompressed bytes that ends with an error after a number of them."""
+
+    def __init__(self, path: Path, stream: gzip.GzipFile, limit: int) -> None:
+        self.path, self.stream, self.limit, self.count = path, stream, limit, 0
+
+    def read(self, size: int) -> bytes:
+        data = self.stream.read(size)
+        self.count += len(data)
+        if self.count > self.limit:
+            raise _too_large(self.path, self.count, self.limit)
+        return data
+
+
+def _read_member(path: Path, data: bytes, digest: str | None, limit: int | None = None) -> bytes:
+    if limit is not None and len(data) > limit:
+        raise _too_large(path, len(data), limit)
+    return _verified(path, data, digest)
+
+
+def _unzip(path: Path, data: bytes, size_limit: int) -> Contents:
     try:
         archive = zipfile.ZipFile(io.BytesIO(data))
-    except zipfile.BadZipFile as error:
+    except Exception as error:  # a damaged directory can raise anything
         raise DataError(f"{path} is not a zip archive ({error})") from None
-    return {path / name: partial(archive.read, name) for name in archive.namelist()}
+    return {
+        path / entry.filename: partial(_unzip_member, path, archive, entry, size_limit)
+        for entry in archive.infolist()
+    }
+
+
+def _unzip_member(
+    path: Path,
+    archive: zipfile.ZipFile,
+    entry: zipfile.ZipInfo,
+    size_limit: int,
+    limit: int | None = None,
+) -> bytes:
+    place, limit = path / entry.filename, _smaller(size_limit, limit)
+    if entry.file_size > limit:
+        raise _too_large(place, entry.file_size, limit)
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+        raise DataError(f"{place} is compressed by a method other than deflate")
+    try:
+        with archive.open(entry) as member:
+            # With a size: without one, a false size in the directory does not bound the memory.
+            return member.read(entry.file_size)
+    except Exception as error:  # a damaged member can raise anything
+        raise DataError(f"{place} cannot be unpacked ({error})") from None
 
 
 # -- npz: the bundled digits ----------------------------------------------------------------
@@ -92,9 +218,22 @@ def _unzip(path: Path, data: bytes) -> Contents:
 
 def decode_npz(spec: Spec, contents: Contents) -> Arrays:
     """Read one npz file with the fields of `Arrays`; labels are stored as bytes."""
-    (read,) = contents.values()
-    with np.load(io.BytesIO(read()), allow_pickle=False) as stored:
-        return Arrays(*(stored[name].astype(dtype) for name, (_, dtype) in spec.arrays().items()))
+    ((path, read),) = contents.items()
+    members = _unzip(path, read(), spec.size_limit)
+    arrays = []
+    for name, (shape, dtype) in spec.arrays().items():
+        data = members[path / f"{name}.npy"]() if path / f"{name}.npy" in members else b""
+        stream = io.BytesIO(data)
+        try:
+            np.lib.format.read_magic(stream)
+            found, _, kind = np.lib.format.read_array_header_1_0(stream)
+        except ValueError as error:
+            raise DataError(f"{path} contains no array {name} ({error})") from None
+        if found != shape or kind.hasobject:
+            raise DataError(f"{path} contains {name} {list(found)}, expected {list(shape)}")
+        stream.seek(0)
+        arrays.append(np.lib.format.read_array(stream, allow_pickle=False).astype(dtype))
+    return Arrays(*arrays)
 
 
 # -- idx: MNIST -----------------------------------------------------------------------------
@@ -113,7 +252,8 @@ def decode_idx(spec: Spec, contents: Contents) -> Arrays:
 def _idx_values(path: Path, data: bytes, shape: tuple[int, ...]) -> NDArray[np.uint8]:
     if path.suffix == ".gz":
         try:
-            data = gzip.decompress(data)
+            with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
+                data = file.read(16 + math.prod(shape) + 1)  # at most one byte too many
         except (OSError, EOFError, zlib.error) as error:
             raise DataError(f"{path} is not a gzip file ({error})") from None
     header = struct.pack(f">HBB{len(shape)}I", 0, 8, len(shape), *shape)
@@ -142,34 +282,70 @@ def _cifar_batch(
     spec: Spec, path: Path, data: bytes
 ) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     try:
+        _check_opcodes(data)
         batch = _Unpickler(io.BytesIO(data), encoding="bytes").load()
         labels = batch[b"fine_labels"] if b"fine_labels" in batch else batch[b"labels"]
-        return batch[b"data"].reshape(-1, *spec.train[1:]), np.array(labels, np.int64)
+        images = np.frombuffer(bytearray(batch[b"data"].content), np.uint8)  # writable
+        return images.reshape(-1, *spec.train[1:]), np.array(labels, np.int64)
     except Exception as error:  # unpickling can raise anything
         reason = f"{type(error).__name__}: {error}"
         raise DataError(f"{path} is not a pickled batch of {spec.name} ({reason})") from None
 
 
-def _dtype(kind: bytes, align: int, copy: int) -> np.dtype[Any]:
-    return np.dtype(kind.decode("ascii"), align=bool(align), copy=bool(copy))
+_OPCODES = frozenset(
+    {"PROTO", "STOP", "MARK", "NONE", "NEWTRUE", "NEWFALSE", "BININT", "BININT1", "BININT2"}
+    | {"BINSTRING", "SHORT_BINSTRING", "BINUNICODE", "GLOBAL", "REDUCE", "BUILD"}
+    | {"EMPTY_DICT", "SETITEM", "SETITEMS", "EMPTY_LIST", "APPEND", "APPENDS"}
+    | {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+    | {"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"}
+)
+_MAX_TUPLES = 16
+"""Nested tuples that share their parts take exponential time as keys."""
+
+
+def _check_opcodes(data: bytes) -> None:
+    """Raise ValueError unless these are the operations of a dict of strings, lists and an array."""
+    tuples = 0
+    for number, (opcode, value, _) in enumerate(pickletools.genops(data)):
+        if opcode.name not in _OPCODES:
+            raise ValueError(f"{opcode.name} is not allowed")
+        tuples += opcode.name.startswith("TUPLE")
+        if tuples > _MAX_TUPLES:
+            raise ValueError(f"more than {_MAX_TUPLES} tuples")
+        if opcode.name.endswith("PUT") and (value or 0) > number:  # takes memory for all below
+            raise ValueError(f"{opcode.name} {value} is too large")
+
+
+class _PickledArray:
+    """Takes the place of an array: keeps its bytes and ignores the rest."""
+
+    content = b""
+
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
+        if isinstance(state[-1], bytes):
+            self.content = state[-1]
 
 
 class _Unpickler(pickle.Unpickler):
-    """Allows only the three globals that a pickled array in these files needs."""
-
-    _allowed = {  # noqa: RUF012 (never changed)
-        ("numpy.core.multiarray", "_reconstruct"): np.empty(0).__reduce__()[0],
-        ("numpy", "ndarray"): np.ndarray,
-        ("numpy", "dtype"): _dtype,
-    }
+    """Replaces the three globals of a pickled array in these files and allows no others."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in self._allowed:
+        if (module, name) not in (
+            ("numpy.core.multiarray", "_reconstruct"),
+            ("numpy", "ndarray"),
+            ("numpy", "dtype"),
+        ):
             raise pickle.UnpicklingError(f"{module}.{name} is not allowed")
-        return self._allowed[module, name]
+        return lambda *_: _PickledArray()
 
 
 # -- a tree of JPEG files: Tiny-ImageNet ----------------------------------------------------
+
+
+_MAX_TEXT = 2**24
+_MAX_HEADER = 2**20
+"""Bytes of a text file, and of a JPEG file in addition to four for each value."""
+_IMAGES_PER_PART = 200
 
 
 def decode_tiny_imagenet(spec: Spec, contents: Contents) -> Arrays:
@@ -186,25 +362,37 @@ def decode_tiny_imagenet(spec: Spec, contents: Contents) -> Arrays:
             folders[path.parent].append(path)
     train, val = listing.parent / "train", listing.parent / "val"
 
+    flaws: list[str] = []
     per_class = spec.train[0] // spec.classes
     train_paths = []
     for name in names:
-        train_paths += _jpegs(folders, train / name / "images", per_class)
-    test_paths = _jpegs(folders, val / "images", spec.test[0])
+        train_paths += _jpegs(folders, train / name / "images", per_class, flaws)
+    test_paths = _jpegs(folders, val / "images", spec.test[0], flaws)
 
     annotations = val / "val_annotations.txt"
-    columns = (line.split()[:2] for line in _lines(contents, annotations))
-    classes = dict(pair for pair in columns if len(pair) == 2)
-    for path in test_paths:
-        if classes.get(path.name) not in number:
-            raise DataError(f"{annotations} assigns no class of {listing.name} to {path.name}")
+    classes: dict[str, str] = {}
+    if annotations in contents:
+        columns = (line.split()[:2] for line in _lines(contents, annotations))
+        classes = dict(pair for pair in columns if len(pair) == 2)
+        flaws += [
+            f"{annotations} assigns no class of {listing.name} to {path.name}"
+            for path in test_paths
+            if classes.get(path.name) not in number
+        ]
+    else:
+        flaws.append(f"{annotations} is missing")
+
+    train_images = _images(contents, train_paths, spec.train[1:], flaws)
+    test_images = _images(contents, test_paths, spec.test[1:], flaws)
+    if flaws:
+        raise DataError.of(flaws)
     test_labels = np.array([number[classes[path.name]] for path in test_paths], np.int64)
     if len(set(np.bincount(test_labels, minlength=spec.classes))) > 1:
         raise DataError(f"{annotations} assigns unequal numbers of images to the classes")
     return Arrays(
-        _images(contents, train_paths, spec.train),
+        train_images,
         np.repeat(np.arange(spec.classes, dtype=np.int64), per_class),
-        _images(contents, test_paths, spec.test),
+        test_images,
         test_labels,
     )
 
@@ -212,29 +400,61 @@ def decode_tiny_imagenet(spec: Spec, contents: Contents) -> Arrays:
 def _lines(contents: Contents, path: Path) -> list[str]:
     if path not in contents:
         raise DataError(f"{path} is missing")
-    return contents[path]().decode("ascii", errors="replace").splitlines()
+    return contents[path](_MAX_TEXT).decode("ascii", errors="replace").splitlines()
 
 
-def _jpegs(folders: dict[Path, list[Path]], folder: Path, count: int) -> list[Path]:
+def _jpegs(
+    folders: dict[Path, list[Path]], folder: Path, count: int, flaws: list[str]
+) -> list[Path]:
+    """The images in a folder, at most `count`; another number of them is added to the flaws."""
     if len(folders[folder]) != count:
-        raise DataError(f"{folder} contains {len(folders[folder])} JPEG files, expected {count}")
-    return folders[folder]
+        flaws.append(f"{folder} contains {len(folders[folder])} JPEG files, expected {count}")
+    return folders[folder][:count]
 
 
-def _images(contents: Contents, paths: list[Path], shape: Shape) -> NDArray[np.uint8]:
+def _images(
+    contents: Contents, paths: list[Path], shape: tuple[int, int, int], flaws: list[str]
+) -> NDArray[np.uint8]:
+    """Decode images [n, *shape] with all cores; images that cannot be decoded become flaws."""
+    images = np.empty((len(paths), *shape), np.uint8)
+    parts = [slice(i, i + _IMAGES_PER_PART) for i in range(0, len(paths), _IMAGES_PER_PART)]
+
+    def decode(part: slice) -> list[str]:
+        found = (
+            _decode_image(contents, path, image)
+            for path, image in zip(paths[part], images[part], strict=True)
+        )
+        return [flaw for flaw in found if flaw is not None]
+
+    with ThreadPoolExecutor(_cores()) as pool:  # libjpeg and hashlib release the interpreter lock
+        try:
+            for found in pool.map(decode, parts):
+                flaws += found
+        except BaseException:  # a signal, for example: do not decode the remaining parts
+            pool.shutdown(cancel_futures=True)
+            raise
+    return images
+
+
+def _decode_image(contents: Contents, path: Path, image: NDArray[np.uint8]) -> str | None:
+    """Decode one image into the array; returns what is wrong with it, if anything."""
     from PIL import Image
 
-    images = np.empty(shape, np.uint8)
-    _, _, height, width = shape
-    for image, path in zip(images, paths, strict=True):
-        data = io.BytesIO(contents[path]())
-        try:
-            with Image.open(data, formats=["JPEG"]) as jpeg:
-                size = jpeg.size
-                if size == (width, height):
-                    image[:] = np.asarray(jpeg.convert("RGB")).transpose(2, 0, 1)
-        except OSError:
-            raise DataError(f"{path} is not a complete JPEG file") from None
-        if size != (width, height):
-            raise DataError(f"{path} is {size[0]} x {size[1]}, expected {width} x {height}")
-    return images
+    _, height, width = image.shape
+    try:
+        data = contents[path](_MAX_HEADER + 4 * image.size)
+    except DataError as error:
+        return str(error)
+    try:
+        with Image.open(io.BytesIO(data), formats=["JPEG"]) as jpeg:
+            if jpeg.size != (width, height):
+                return f"{path} is {jpeg.size[0]} x {jpeg.size[1]}, expected {width} x {height}"
+            image[:] = np.asarray(jpeg.convert("RGB")).transpose(2, 0, 1)
+    except Exception:  # Pillow raises anything, also for a size that it considers an attack
+        return f"{path} is not a complete JPEG file"
+    return None
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

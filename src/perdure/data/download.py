@@ -9,6 +9,7 @@ from typing import Any
 
 from perdure.data import cache
 from perdure.data.loading import load, locate
+from perdure.data.progress import progress_bar
 from perdure.data.registry import find_spec
 from perdure.data.spec import DataError, File, Spec
 
@@ -23,7 +24,7 @@ def fetch(
     """Download a dataset, unless an undamaged copy is available.
 
     Archives stay packed. A file appears under its name only when it is complete and its checksum
-    matches.
+    matches. A download that is larger than the dataset can be is stopped.
 
     Args:
         name: Name of a dataset (see `DATASETS`), or a `Spec` of your own.
@@ -49,7 +50,7 @@ def fetch(
         root = cache.folder() if root is None else Path(root)
         base = (url or spec.url).rstrip("/")
         for file in spec.layouts[0].files:
-            _retrieve(f"{base}/{Path(file.path).name}", file, root, progress)
+            _retrieve(f"{base}/{Path(file.path).name}", file, root, progress, spec.size_limit)
     else:
         if progress:
             reason = "comes with perdure" if spec.bundled else "is already available"
@@ -59,7 +60,7 @@ def fetch(
     return place
 
 
-def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
+def _retrieve(url: str, file: File, root: Path, progress: bool, limit: int) -> None:
     import pooch
     import requests
 
@@ -68,9 +69,8 @@ def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
     level = log.level
     log.setLevel("ERROR")
     try:
-        pooch.retrieve(
-            url, file.digest, file.path, root, downloader=partial(_download, progress=progress)
-        )
+        downloader = partial(_download, progress=progress, limit=limit)
+        pooch.retrieve(url, file.digest, file.path, root, downloader=downloader)
     except requests.RequestException as error:
         raise DataError(f"{url} cannot be reached ({type(error).__name__}); {manually}") from None
     except OSError as error:
@@ -86,16 +86,13 @@ def _retrieve(url: str, file: File, root: Path, progress: bool) -> None:
         log.setLevel(level)
 
 
-def _download(url: str, output: str, _: Any, *, progress: bool) -> None:
+def _download(url: str, output: str, _: Any, *, progress: bool, limit: int) -> None:
     import requests
-    from rich.console import Console
-    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+    from rich.progress import DownloadColumn
 
-    on_terminal = sys.stderr.isatty()
-    if progress and not on_terminal:
+    if progress and not sys.stderr.isatty():
         print(f"downloading {url}", file=sys.stderr)
-    columns = ("{task.description}", BarColumn(), DownloadColumn(), TimeRemainingColumn())
-    bar = Progress(*columns, console=Console(stderr=True), disable=not (progress and on_terminal))
+    bar = progress_bar(DownloadColumn(), shown=progress)
     Path(output).chmod(0o644)  # pooch's temporary files are readable by their owner only
     with requests.get(url, stream=True, timeout=30) as response, open(output, "wb") as file, bar:
         if not response.ok:
@@ -104,9 +101,14 @@ def _download(url: str, output: str, _: Any, *, progress: bool) -> None:
         response.raw.headers.pop("Content-Encoding", None)
         size = int(response.headers.get("Content-Length", 0))
         task = bar.add_task(url.rpartition("/")[2], total=size or None)
+        too_large = f"{url} is larger than {limit} bytes, so it is not the expected file"
+        if size > limit:
+            raise DataError(too_large)
         try:
             for chunk in response.iter_content(2**18):
                 bar.advance(task, file.write(chunk))
+                if file.tell() > limit:
+                    raise DataError(too_large)
         except requests.RequestException:
             received = file.tell()
             raise DataError(f"{url} disconnected after {received} of {size} bytes") from None

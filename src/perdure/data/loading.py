@@ -2,54 +2,68 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import os
 import shlex
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 
 from perdure.data import cache
 from perdure.data.dataset import Dataset
 from perdure.data.decode import read_files
 from perdure.data.registry import DATASETS, find_spec
-from perdure.data.spec import Arrays, DataError, Layout, Spec
+from perdure.data.spec import Arrays, Contents, DataError, Layout, Reader, Spec
 from perdure.records import Samples
 
+_log = logging.getLogger(__name__)
 
-def load(name: str | Spec, root: Path | str | None = None) -> Dataset:
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of files read and the number of files, from any thread.
+
+An exception that it raises ends the reading."""
+
+
+def load(
+    name: str | Spec, root: Path | str | None = None, *, on_progress: OnProgress | None = None
+) -> Dataset:
     """Load a dataset after verifying its files.
 
-    Files are decoded once; later calls map the decoded arrays from the cache. Writing to the
-    tensors changes only the memory of this process. Files whose size and modification time have
-    not changed since they were verified are not verified again.
+    Files are decoded once, with all cores; later calls map the decoded arrays from the cache.
+    Writing to the tensors changes only the memory of this process. Files whose size and
+    modification time have not changed since they were verified are not verified again. The decoded
+    arrays are verified against their checksum once a day of use.
 
     Args:
         name: Name of a dataset (see `DATASETS`), or a `Spec` of your own.
         root: The only folder to search. By default, the folder in `$PERDURE_DATA` is searched
             first, then the user's cache.
+        on_progress: Called with the number of files read so far and the number of files while
+            they are decoded, from any thread. An exception that it raises ends the loading.
 
     Raises:
-        DataError: If files are missing or damaged.
+        DataError: If files are missing or damaged. Of several copies (an archive and the folder
+            unpacked from it), the first undamaged one is used.
 
     >>> digits = load("mnist5k")
     >>> digits.train.inputs.shape, digits.classes
     (torch.Size([4000, 1, 28, 28]), 10)
     """
     spec = find_spec(name)
-    found = _find(spec, root)
-    if found is None:
+    places = _find(spec, root)
+    if not places:
         raise DataError(explain_missing(spec, root))
-    with found.errors_explained():
-        key = None if spec.bundled else cache.source_key(spec, found.layout, found.root)
-        cached = cache.get(spec, key)
-        if cached is None:
-            arrays = found.decode()
-            checksum = cache.fingerprint(arrays)
-            cached = arrays if spec.bundled else cache.put(spec, key, arrays, checksum), checksum
-    (train_images, train_labels, test_images, test_labels), checksum = cached
+    cached = None
+    if not spec.bundled:
+        cached = next(filter(None, (cache.get(spec, place.key()) for place in places)), None)
+    (train_images, train_labels, test_images, test_labels), checksum = (
+        cached or _decode_first_undamaged(places, on_progress)
+    )
     return Dataset(
         name=spec.name,
         train=Samples(torch.from_numpy(train_images), torch.from_numpy(train_labels)),
@@ -57,6 +71,27 @@ def load(name: str | Spec, root: Path | str | None = None) -> Dataset:
         classes=spec.classes,
         checksum=checksum,
     )
+
+
+def _decode_first_undamaged(
+    places: list[_Location], on_progress: OnProgress | None
+) -> tuple[Arrays, str]:
+    """Decode the first copy without flaws and cache it; returns the arrays and their checksum."""
+    failed = []
+    for place in places:
+        key = place.key()
+        try:
+            arrays = place.decode(on_progress)
+        except DataError as error:
+            failed.append(error)
+            continue
+        for earlier in failed:
+            _log.warning("%s; using %s instead", earlier.flaws[0], place.path)
+        checksum = cache.fingerprint(arrays)
+        if place.spec.bundled:
+            return arrays, checksum
+        return cache.put(place.spec, key, arrays, checksum), checksum
+    raise failed[0]
 
 
 def locate(name: str | Spec, root: Path | str | None = None) -> Path | None:
@@ -71,8 +106,8 @@ def locate(name: str | Spec, root: Path | str | None = None) -> Path | None:
     >>> locate("mnist5k").name
     'mnist5k.npz'
     """
-    found = _find(find_spec(name), root)
-    return found and found.path
+    places = _find(find_spec(name), root)
+    return places[0].path if places else None
 
 
 def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
@@ -81,10 +116,10 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
     roots = _roots(spec, root)
     places = dict.fromkeys(str(_path(layout, Path())) for layout in spec.layouts)
     places.pop(".", None)
+    download = f"download it with `{_command(spec, roots[-1])}`, or " if _can_fetch(spec) else ""
     return (
         f"{spec.name} is not in {' or '.join(map(str, roots))}; "
-        f"download it with `{_command(spec, roots[-1])}`, "
-        f"or set --data to the folder that contains {' or '.join(places)}"
+        f"{download}set --data to the folder that contains {' or '.join(places)}"
     )
 
 
@@ -93,12 +128,18 @@ class Finding(NamedTuple):
 
     name: str
     path: Path | None
+    """The archive or folder that `load` uses, or the first damaged one."""
     state: Literal["ok", "missing", "damaged"]
     message: str
+    flaws: tuple[str, ...] = ()
+    """Everything that is wrong, also with copies that `load` does not use."""
 
 
 def verify(
-    root: Path | str | None = None, names: Iterable[str | Spec] | None = None
+    root: Path | str | None = None,
+    names: Iterable[str | Spec] | None = None,
+    *,
+    on_progress: OnProgress | None = None,
 ) -> list[Finding]:
     """Read and verify all files of datasets, without relying on the cache.
 
@@ -107,28 +148,39 @@ def verify(
     Args:
         root: The only folder to search, as for `load`.
         names: Datasets to verify; all by default.
+        on_progress: Called with the number of files read so far and the number of files of each
+            dataset, as for `load`.
 
     >>> [(finding.name, finding.state) for finding in verify(names=["mnist5k"])]
     [('mnist5k', 'ok')]
     """
-    return [_verify(find_spec(name), root) for name in (DATASETS if names is None else names)]
+    wanted = DATASETS if names is None else names
+    return [_verify(find_spec(name), root, on_progress) for name in wanted]
 
 
-def _verify(spec: Spec, root: Path | str | None) -> Finding:
-    found = _find(spec, root)
-    if found is None:
+def _verify(spec: Spec, root: Path | str | None, on_progress: OnProgress | None) -> Finding:
+    places = _find(spec, root)
+    if not places:
         return Finding(spec.name, None, "missing", explain_missing(spec, root))
-    try:
-        with found.errors_explained():
-            checksum = cache.fingerprint(found.decode())
-    except DataError as error:
-        return Finding(spec.name, found.path, "damaged", str(error))
+    good: tuple[Path, str] | None = None
+    errors: list[DataError] = []
+    for place in places:
+        try:
+            checksum = cache.fingerprint(place.decode(on_progress))
+        except DataError as error:
+            errors.append(error)
+        else:
+            good = good or (place.path, checksum)
+    flaws = tuple(flaw for error in errors for flaw in error.flaws)
+    if good is None:
+        return Finding(spec.name, places[0].path, "damaged", str(errors[0]), flaws)
+    path, checksum = good
     message = f"{spec.train[0]} training and {spec.test[0]} test images, checksum {checksum}"
     cached = cache.open_arrays(spec, checksum)
     if cached is not None and cache.fingerprint(cached) != checksum:
         cache.remove(spec, checksum)
         message += "; deleted a damaged copy from the cache"
-    return Finding(spec.name, found.path, "ok", message)
+    return Finding(spec.name, path, "ok", message, flaws)
 
 
 class _Location(NamedTuple):
@@ -142,47 +194,104 @@ class _Location(NamedTuple):
     def path(self) -> Path:
         return _path(self.layout, self.root)
 
-    def decode(self) -> Arrays:
-        """Read and verify the files."""
-        arrays = self.spec.decode(self.spec, read_files(self.layout, self.root))
-        for field, (shape, dtype) in self.spec.arrays().items():
-            array, what = getattr(arrays, field), f"{self.path} contains {field.replace('_', ' ')}"
+    def key(self) -> str | None:
+        """Identifies the files in their current state for the cache; None if they cannot be."""
+        try:
+            return cache.source_key(self.spec, self.layout, self.root)
+        except OSError:
+            return None
+
+    def decode(self, on_progress: OnProgress | None = None) -> Arrays:
+        """Read and verify the files.
+
+        Raises:
+            DataError: That says how to get the files again.
+        """
+        flaws: Sequence[str] = ()
+        contents: Contents = {}
+        try:
+            contents, checksums = read_files(self.layout, self.root, self.spec.size_limit)
+            counted = _counted(contents, self.spec, on_progress) if on_progress else contents
+            arrays = self.spec.decode(self.spec, counted)
+            for checksum in checksums:
+                checksum.check()
+            self._check_arrays(arrays)
+            return arrays
+        except FileNotFoundError as error:
+            problem = f"{error.filename} is missing"
+        except OSError as error:
+            problem = f"{error.filename or self.path} cannot be read ({error.strerror or error})"
+        except DataError as error:
+            problem, flaws = str(error), error.flaws
+        except Exception as error:  # in a user's decoder, or from files without checksums
+            problem = f"{self.path} cannot be decoded ({type(error).__name__}: {error})"
+        if len(contents) <= len(self.layout.files) + len(self.layout.members):
+            flaws = _unreadable(contents) or flaws
+            problem = str(DataError.of(flaws)) if flaws else problem
+        remedy = ""
+        if self.spec.bundled is not None:
+            remedy = "; reinstall perdure"
+        elif _can_fetch(self.spec):
+            remedy = f"; download it again with `{_command(self.spec, self.root)}`"
+        raise DataError(f"{problem}{remedy}", flaws or (problem,))
+
+    def _check_arrays(self, arrays: Arrays) -> None:
+        for (field, (shape, dtype)), array in zip(self.spec.arrays().items(), arrays, strict=True):
+            what = f"{self.path} contains {field.replace('_', ' ')}"
+            if not isinstance(array, np.ndarray):
+                raise DataError(f"{what} of type {type(array).__name__}, expected an array")
             if array.shape != shape or array.dtype != dtype:
                 raise DataError(
                     f"{what} {array.dtype}{list(array.shape)}, expected {dtype}{list(shape)}"
                 )
-            if "labels" in field and not 0 <= array.min() <= array.max() < self.spec.classes:
+            if "labels" not in field or not len(array):
+                continue
+            if not 0 <= array.min() <= array.max() < self.spec.classes:
                 raise DataError(
                     f"{what} from {array.min()} to {array.max()}, "
                     f"expected 0 to {self.spec.classes - 1}"
                 )
-        return arrays
 
-    @contextmanager
-    def errors_explained(self) -> Iterator[None]:
-        """Raise errors as DataErrors that say how to get the files again."""
+
+def _unreadable(contents: Contents) -> list[str]:
+    """What is wrong with each of these files by itself: missing, unreadable, a wrong checksum."""
+    flaws = []
+    for path, read in contents.items():
         try:
-            yield
-            return
-        except FileNotFoundError as error:
-            problem = f"{error.filename} is missing"
+            read()
+        except FileNotFoundError:
+            flaws.append(f"{path} is missing")
         except OSError as error:
-            problem = f"{error.filename or self.path} cannot be read ({error.strerror})"
+            flaws.append(f"{path} cannot be read ({error.strerror})")
         except DataError as error:
-            problem = str(error)
-        if self.spec.bundled is not None:
-            raise DataError(f"{problem}; reinstall perdure")
-        raise DataError(f"{problem}; download it again with `{_command(self.spec, self.root)}`")
+            flaws.append(str(error))
+    return flaws
 
 
-def _find(spec: Spec, root: Path | str | None) -> _Location | None:
-    """The first folder with files of the dataset; complete layouts before incomplete ones."""
+def _counted(contents: Contents, spec: Spec, on_progress: OnProgress) -> Contents:
+    """The same contents, with every file that is read reported."""
+    total = min(len(contents), spec.train[0] + spec.test[0])
+    numbers = itertools.count(1)
+
+    def counted(read: Reader, limit: int | None = None) -> bytes:
+        on_progress(min(next(numbers), total), total)
+        return read(limit)
+
+    return {path: partial(counted, read) for path, read in contents.items()}
+
+
+def _find(spec: Spec, root: Path | str | None) -> list[_Location]:
+    """Copies in the first folder with files of the dataset: the complete ones, or the first."""
     for folder in _roots(spec, root):
         for enough in (all, any):
-            for layout in spec.layouts:
-                if enough(os.path.exists(folder / file.path) for file in layout.files):
-                    return _Location(spec, folder, layout)
-    return None
+            found = [
+                _Location(spec, folder, layout)
+                for layout in spec.layouts
+                if enough(os.path.exists(folder / file.path) for file in layout.files)
+            ]
+            if found:
+                return found if enough is all else found[:1]
+    return []
 
 
 def _roots(spec: Spec, root: Path | str | None) -> list[Path]:
@@ -203,3 +312,8 @@ def _path(layout: Layout, root: Path) -> Path:
 def _command(spec: Spec, root: Path) -> str:
     where = "" if root == cache.folder() else f" --data {shlex.quote(str(root))}"
     return f"perdure data fetch {spec.name}{where}"
+
+
+def _can_fetch(spec: Spec) -> bool:
+    """Whether `perdure data fetch` knows the dataset: not if it is a user's own."""
+    return spec.name in DATASETS

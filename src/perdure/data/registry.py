@@ -1,6 +1,7 @@
 """The datasets by name, with their published checksums.
 
-The md5 sums are torchvision's; those of plain idx files belong to the unpacked `.gz` files.
+The md5 sums are torchvision's; those of plain idx files belong to the unpacked `.gz` files. The
+sha256 sums of the folders of Tiny-ImageNet were computed from two independent copies of the images.
 """
 
 from __future__ import annotations
@@ -83,7 +84,17 @@ _CIFAR100 = _cifar(
 )
 
 _TINY_ZIP = File("tiny-imagenet-200.zip", "md5:90528d7ca1a48142e341f4ef8d21d0de")
-_TINY_FILES = tuple(File(f"tiny-imagenet-200/{part}") for part in ("wnids.txt", "train", "val"))
+_TINY_FILES = (
+    File("tiny-imagenet-200/wnids.txt"),
+    File(
+        "tiny-imagenet-200/train",
+        "sha256:2ef8a6b294c9b01c90b37f6277fcbaea93ebe85931b2ebc80b5ea3ccbb021db0",
+    ),
+    File(
+        "tiny-imagenet-200/val",
+        "sha256:e5fcbc09577cf313c97a246ffcd647177835c6a9292ca95a74f7d25617700a2a",
+    ),
+)
 
 _TINY_IMAGENET = Spec(
     name="tiny-imagenet",

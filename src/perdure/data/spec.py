@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,14 +14,35 @@ from numpy.typing import NDArray
 Shape: TypeAlias = tuple[int, int, int, int]
 """[n, channels, height, width]."""
 
-Contents: TypeAlias = dict[Path, Callable[[], bytes]]
-"""Path of each file (archive/member inside an archive) and a function that reads it.
 
-The function verifies the file's checksum, if it has one."""
+class Reader(Protocol):
+    """Reads a file, or a member of an archive, and verifies its checksum, if it has one."""
+
+    def __call__(self, limit: int | None = None) -> bytes:
+        """The content. Raises a DataError if it has more bytes than `limit`."""
+
+
+Contents: TypeAlias = dict[Path, Reader]
+"""Path of each file (archive/member inside an archive) and a function that reads it."""
 
 
 class DataError(ValueError):
-    """A dataset is missing, damaged or cannot be downloaded."""
+    """A dataset is missing, damaged or cannot be downloaded.
+
+    Args:
+        message: One sentence.
+        flaws: Everything that was found, if that is more than the message says.
+    """
+
+    def __init__(self, message: str, flaws: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.flaws = tuple(flaws) or (message,)
+
+    @classmethod
+    def of(cls, flaws: Sequence[str]) -> DataError:
+        """An error that states the first of several flaws and the number of the others."""
+        first, *others = flaws
+        return cls(f"{first} (and {len(others)} more)" if others else first, flaws)
 
 
 class Arrays(NamedTuple):
@@ -38,7 +60,10 @@ class File(NamedTuple):
     path: str
     """Relative to the root folder or to the archive. A folder includes all files in it."""
     digest: str | None = None
-    """`md5:` or `sha256:` and the hexadecimal digits; None if no checksum is published."""
+    """`md5:` or `sha256:` and the hexadecimal digits; None if no checksum is published.
+
+    That of a folder covers the files that the decoder reads: their names (relative to the folder,
+    with slashes, sorted), each followed by a zero byte and the checksum of its content."""
 
 
 class Layout(NamedTuple):
@@ -70,6 +95,12 @@ class Spec:
     """Web folder with the files of the first layout."""
     bundled: Path | None = None
     """Root folder of a dataset that ships with the package; None for all others."""
+
+    @property
+    def size_limit(self) -> int:
+        """Bytes that one of its files may have, packed or not: a larger one is not read."""
+        decoded = sum(math.prod(shape) * kind.itemsize for shape, kind in self.arrays().values())
+        return 2 * decoded + 2**26
 
     def arrays(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
         """Shape and dtype of each field of `Arrays`."""

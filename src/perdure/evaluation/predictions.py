@@ -10,12 +10,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from perdure.streams import Test
-from perdure.structures import Inputs, select
+from perdure.structures import Inputs, chunk_size, select
 
 ScoreFunction = Callable[[Inputs], Tensor]
 """Raw inputs to scores [n, classes], such as logits. Learners' predictors are such functions."""
-CHUNK = 1000
-"""Inputs per forward pass: large enough to be fast, small enough for any device."""
 
 
 class Predictions(NamedTuple):
@@ -70,4 +68,15 @@ def _widened(scores: Tensor, classes: int) -> Tensor:
 
 def predict_rows(score: ScoreFunction, inputs: Inputs, rows: Tensor) -> Tensor:
     """Scores [n, classes] of these rows, computed in chunks."""
-    return torch.cat([score(select(inputs, chunk)) for chunk in torch.split(rows, CHUNK)])
+    chunks = torch.split(rows, chunk_size(inputs))
+    return torch.cat([score(select(inputs, chunk)) for chunk in chunks])
+
+
+def count_rows(tests: Sequence[Test]) -> int | None:
+    """Number of samples that `predict` scores; None if that takes loading them to find out."""
+    rows: dict[int, list[Tensor]] = {}
+    for test in tests:
+        if test.rows is None:
+            return None
+        rows.setdefault(id(test.samples), []).append(test.rows)
+    return sum(len(set(torch.cat(parts).tolist())) for parts in rows.values())

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import perdure
 from perdure import catalog
 from perdure.config import LOOP_HYPERPARAMETERS, PER_RUN, PUBLISHED, RunConfig, is_optional
-from perdure.data import Dataset, load
+from perdure.data import Dataset, decoding_progress, load
 from perdure.learners import Learner
 from perdure.randomness import derive, generator
 from perdure.results.folder import LEARNER_FILE, RunFolder
@@ -26,17 +26,33 @@ from perdure.streams import Augment, Normaliser, Scale, Stream
 from perdure.structures import as_shape, map_leaves, select
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager
-from perdure.training.loop import Run
+from perdure.training.loop import Interrupted, Run
 
 MAX_LAYERS = 8
 """Kinds of layers that a description of a network names."""
 
 
-def read_dataset(config: RunConfig) -> Dataset | None:
-    """The dataset on the run's device; None if the stream supplies the data."""
+def read_dataset(
+    config: RunConfig, *, progress: bool = False, stop: Callable[[], int] | None = None
+) -> Dataset | None:
+    """The dataset on the run's device; None if the stream supplies the data.
+
+    Args:
+        config: The configuration.
+        progress: Whether to show on stderr that a large dataset is decoded.
+        stop: Asked while it is decoded; when it returns a signal's number, Interrupted is raised.
+    """
     if config.dataset is None:
         return None
-    dataset = load(config.dataset, None if config.data_root is None else Path(config.data_root))
+    root = None if config.data_root is None else Path(config.data_root)
+    with decoding_progress(config.dataset, shown=progress) as show:
+
+        def on_progress(done: int, total: int) -> None:
+            show(done, total)
+            if stop is not None and (signum := stop()):
+                raise Interrupted(signum)
+
+        dataset = load(config.dataset, root, on_progress=on_progress)
     if config.validation is not None:
         dataset = dataset.validation(config.validation)
     return dataset.to(config.device)

@@ -26,6 +26,10 @@ Backend = Callable[[Sequence[Job], OnEvent], None]
 """Executes jobs on this machine or on a cluster; raises Interrupted if asked to stop."""
 
 
+EVALUATION_LOG_SECONDS = 30
+"""Time between two lines about evaluations in a log."""
+
+
 def print_status(message: str) -> None:
     """Print a line to stderr."""
     print(message, file=sys.stderr, flush=True)
@@ -238,6 +242,8 @@ class _View(AbstractContextManager["_View"]):
         """Seconds of each job's training at its last line in a log."""
         self.traces: set[tuple[JobStatus, str]] = set()
         """Tracebacks that were shown, by job and frames."""
+        self.evaluation_logged = time.monotonic()
+        """When a line about an evaluation was last printed."""
         self.summarised = 0.0
         """When the summary was last updated; with a thousand runs it is slow."""
 
@@ -268,6 +274,8 @@ class _View(AbstractContextManager["_View"]):
                 self.running[number] = self.bars.add_task(status.name, total=None, note="starting")
             if (last := status.last) is not None:
                 short = _position(last) + _accuracy(last, ", ")
+                if last.evaluation is not None:
+                    short = f"{_position(last)}, {_evaluation(last)}"
                 note = _details(last) if self.by_task else short
                 self.bars.update(
                     self.running[number], total=last.total_steps, completed=last.step, note=note
@@ -286,6 +294,10 @@ class _View(AbstractContextManager["_View"]):
     def _log_progress(self, status: JobStatus, before: Progress | None, now: Progress) -> None:
         if now.since and before is None:
             self._print(f"Resuming {status.name} from step {now.since}")
+        if now.evaluation is not None:
+            if self.by_task and not self.live:
+                self._log_evaluation(status, now)
+            return
         # A stream without tests may be one long task.
         silent = 0.0 if now.accuracy is not None else now.seconds - self.logged.get(status, 0.0)
         first = before is None and now.accuracy is not None
@@ -293,6 +305,12 @@ class _View(AbstractContextManager["_View"]):
         if self.by_task and not self.live and due:
             self.logged[status] = now.seconds
             print_status(f"{status.name}: {_details(now)}")
+
+    def _log_evaluation(self, status: JobStatus, now: Progress) -> None:
+        """Print a line for each evaluation that takes long, and further ones while it does."""
+        if time.monotonic() - self.evaluation_logged > EVALUATION_LOG_SECONDS:
+            self.evaluation_logged = time.monotonic()
+            print_status(f"{status.name}: {_position(now)}  {_evaluation(now)}")
 
     def _log_end(self, event: Event, status: JobStatus) -> None:
         """Print failures, and completed runs in a log."""
@@ -333,8 +351,17 @@ def _accuracy(progress: Progress, before: str) -> str:
     return "" if found is None else f"{before}{found:.2f} %"
 
 
+def _evaluation(progress: Progress) -> str:
+    """How far an evaluation is; the samples of every network count."""
+    assert progress.evaluation is not None
+    done, total = progress.evaluation
+    return f"evaluating {100 * done / total:.0f} %" if total else f"evaluating, {done} samples"
+
+
 def _details(progress: Progress) -> str:
     speed = (progress.step - progress.since) / max(progress.seconds, 1e-9)
+    if progress.evaluation is not None:
+        return f"{_position(progress)}  {_evaluation(progress)}"
     left = _seconds_left(progress)
     time_left = "" if left is None else f"  {clock_time(left)} left"
     parts = [f"{_position(progress)}  {speed:.0f} steps/s{time_left}"]

@@ -47,8 +47,10 @@ def resolve(
     ranks: int = 1,
     prequential: bool = False,
     prequential_window: int | None = None,
-    check_device: bool = True,
     buffer_bytes: int | str | None = None,
+    initial_evaluation: bool = False,
+    check_device: bool = True,
+    progress: bool = False,
 ) -> RunConfig:
     """Complete a choice of stream and method with published hyperparameters and defaults.
 
@@ -72,9 +74,11 @@ def resolve(
         ranks: Processes that share the work of one learner.
         prequential: Whether to predict each batch before learning from it.
         prequential_window: Samples of the sliding window; implies `prequential`.
-        check_device: Whether the device must be available on this machine.
         buffer_bytes: Bytes that the memory's samples may take, such as "64MB", instead of
             `buffer_size`.
+        initial_evaluation: Whether to evaluate the untrained networks on a CPU, too.
+        check_device: Whether the device must be available on this machine.
+        progress: Whether to show on stderr that a large dataset is decoded.
 
     Raises:
         ValueError: If a name is unknown, a value is invalid, or the data cannot be read.
@@ -148,12 +152,13 @@ def resolve(
         ranks=ranks,
         prequential=prequential or prequential_window is not None,
         prequential_window=WINDOW if prequential_window is None else prequential_window,
+        initial_evaluation=initial_evaluation and device == "cpu",
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
     )
     if config.stream_seed == PUBLISHED:
         config = _published_stream(config)
-    data = read_dataset(replace(config, device="cpu"))
+    data = read_dataset(replace(config, device="cpu"), progress=progress)
     checksum = load_user_stream(stream).checksum if data is None else data.checksum
     return replace(config, data_checksum=checksum)
 

@@ -84,7 +84,7 @@ class Job:
                     missing.append((planned, folder))
             if not missing:
                 return
-            dataset, engine = read_dataset(config), build_engine(config)
+            dataset, engine = read_dataset(config, stop=stop), build_engine(config)
             runs = [build_run(planned.config, dataset, planned.seed) for planned, _ in missing]
             environment = describe_environment(config.device)
             stores = [planned.checkpoints(self.out) for planned, _ in missing]
@@ -108,6 +108,7 @@ class Job:
                     max_steps=config.max_steps,
                     engine=engine,
                     stop=stop if config.ranks == 1 else stop_on_rank_0(stop),
+                    initial_evaluation=config.initial_evaluation,
                 )
             except TrainingError as error:
                 if all(run.failure is not None for run in runs):

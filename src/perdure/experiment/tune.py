@@ -281,7 +281,7 @@ class _AddTrials:
     trials: int
 
     def execute(self, report: Callable[[FrozenTrial], None], stop: Callable[[], int]) -> None:
-        study, dataset = open_study(self.search), read_dataset(self.search.config)
+        study, dataset = open_study(self.search), read_dataset(self.search.config, stop=stop)
         while len(read_trials(study)) < self.trials:
             trial = ask(study, self.search)
             if sum(other.number < trial.number for other in read_trials(study)) >= self.trials:

@@ -13,10 +13,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
-from perdure.structures import Inputs, call, length, select
-
-CHUNK = 1000
-"""Samples per forward pass at the end of a task."""
+from perdure.structures import Inputs, call, chunk_size, length, select
 
 
 class ICaRL(Learner):
@@ -137,8 +134,9 @@ class ICaRL(Learner):
         return [self.new, self.previous.means, self.previous.known]
 
     def _embed(self, inputs: Inputs) -> Tensor:
-        starts = range(0, length(inputs), CHUNK)
-        parts = (self.normalise(select(inputs, slice(k, k + CHUNK))) for k in starts)
+        size = chunk_size(inputs)
+        starts = range(0, length(inputs), size)
+        parts = (self.normalise(select(inputs, slice(k, k + size))) for k in starts)
         return torch.cat([self.previous.features(part) for part in parts])
 
     def _probe(self, inputs: Inputs) -> InputSpec:

@@ -50,10 +50,10 @@ class Callback:
         """
 
     def on_task(self, run: Run, task: int) -> None:
-        """Called after each evaluation.
+        """Called before training and after the evaluation at the end of each task.
 
         Args:
-            run: The run that was evaluated; `run.record` contains the accuracies.
+            run: The run; `run.record` contains the accuracies.
             task: Number of the task that just ended, or -1 before training.
         """
 
@@ -125,7 +125,11 @@ class Events(Callback):
         """Write an `evaluation` event: the latest accuracies of every predictor."""
         if self.run not in (None, run):
             return
-        latest = {name: rows[-1] for name, rows in run.record.class_il.items() if rows}
+        latest = {
+            name: rows[-1]
+            for name, rows in run.record.class_il.items()
+            if rows and any(value is not None for value in rows[-1])
+        }
         self.event("evaluation", step=run.step, task=task, class_il=latest)
 
 

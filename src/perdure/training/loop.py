@@ -12,14 +12,15 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
-from perdure.evaluation import Prequential, accuracies
+from perdure.evaluation import Accuracies, Prequential, accuracies
+from perdure.evaluation.predictions import ScoreFunction, count_rows
 from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, from_batches
 from perdure.streams.from_data import Pair, as_pair
-from perdure.structures import Inputs, leaves, map_leaves, select, shapes
+from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
 from perdure.training.callbacks import Callback, ProgressCheck
 from perdure.training.engine import Eager
 from perdure.training.record import Record
@@ -53,6 +54,7 @@ class Position(NamedTuple):
     task: int = -1
     """Number of the task; -1 before the untrained network has been evaluated."""
     epoch: int = 0
+    """Equals the number of epochs while the task, which has ended, is evaluated."""
     batch: int = 0
 
 
@@ -195,6 +197,8 @@ class Progress:
     """Mean over the runs of the prequential accuracy in the sliding window; percent."""
     task_ended: bool = False
     """Whether the task just ended."""
+    evaluation: tuple[int, int | None] | None = None
+    """Samples evaluated so far and their number, if known; None while training."""
 
 
 def train(
@@ -204,6 +208,7 @@ def train(
     max_steps: int | None = None,
     engine: Eager | None = None,
     stop: Callable[[], int] | None = None,
+    initial_evaluation: bool = False,
 ) -> list[Record]:
     """Train and evaluate runs together, one batch of each in turn.
 
@@ -217,8 +222,10 @@ def train(
         max_steps: Number of steps after which to leave the stream; the task reached by then is
             evaluated as if it had ended.
         engine: How steps are executed; eagerly by default.
-        stop: Asked after every step. When it returns a signal number other than 0, a checkpoint
-            is requested from the callbacks and training stops.
+        stop: Asked after every step and during evaluations. When it returns a signal number other
+            than 0, a checkpoint is requested from the callbacks and training stops.
+        initial_evaluation: Whether to evaluate the untrained networks, which forward transfer
+            requires. This is always done on a GPU; on a CPU it may take longer than the training.
 
     Returns:
         The record of each run.
@@ -230,7 +237,8 @@ def train(
     """
     if len({(run.position, run.step) for run in runs}) > 1:
         raise ValueError("the runs are at different positions; train them separately")
-    return _Group(runs, callbacks, max_steps, engine or Eager(), stop).train()
+    group = _Group(runs, callbacks, max_steps, engine or Eager(), stop, initial_evaluation)
+    return group.train()
 
 
 def fit(
@@ -243,6 +251,7 @@ def fit(
     callbacks: Sequence[Callback] = (),
     max_steps: int | None = None,
     prequential: bool | int = False,
+    initial_evaluation: bool = False,
 ) -> Record:
     """Train one learner and, if the data includes tests, evaluate it after each task.
 
@@ -265,6 +274,8 @@ def fit(
         max_steps: Number of steps after which to stop, for example on an endless iterable.
         prequential: Whether to predict each batch before learning from it: True, or the number of
             samples of the sliding window, 1,000 by default.
+        initial_evaluation: Whether to evaluate the untrained networks on a CPU, too, for forward
+            transfer. On a GPU this is always done.
 
     Returns:
         Accuracies of every predictor, number of steps, and totals of the learner's metrics; in
@@ -315,7 +326,12 @@ def fit(
         shape = shapes(batches.inputs)
         stream = from_batches(batches, classes=known, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed, prequential=prequential)
-    return train([run], callbacks=[*callbacks, ProgressCheck()], max_steps=max_steps)[0]
+    return train(
+        [run],
+        callbacks=[*callbacks, ProgressCheck()],
+        max_steps=max_steps,
+        initial_evaluation=initial_evaluation,
+    )[0]
 
 
 class _Batches:
@@ -363,11 +379,14 @@ class _Group:
     max_steps: int | None
     engine: Eager
     stop: Callable[[], int] | None
+    initial_evaluation: bool
 
     def __post_init__(self) -> None:
         self.first_step = self.first.step
         self.whole = self.first.total_steps()
         self.total_steps = self.first.total_steps(self.max_steps)
+        self.epoch = max(0, min(self.first.position.epoch, self.first.epochs - 1))
+        """The last one that was trained; earlier than the last of the task with `max_steps`."""
         self.started = self.last_progress = time.monotonic()
 
     @property
@@ -383,7 +402,13 @@ class _Group:
     def train(self) -> list[Record]:
         tasks = len(self.first.stream.tasks)
         if self.first.position.task < 0:
-            self._evaluate(-1)
+            if self.initial_evaluation or self.first.learner.device.type != "cpu":
+                self._evaluate(-1)
+            else:
+                for run in self.runs:
+                    run.record.skip(-1)
+                    for callback in self.callbacks:
+                        callback.on_task(run, -1)
             self._set_position(Position(task=0))
         elif self.first_step:
             self._report_progress(min(self.first.position.task, tasks - 1), 0)
@@ -394,7 +419,9 @@ class _Group:
             for epoch in range(start.epoch, self.first.epochs):
                 if not self._limit_reached():
                     self._train_epoch(task, epoch, start.batch if epoch == start.epoch else 0)
-            self._end_task(task)
+            if start != Position(task, self.first.epochs):
+                self._end_task(task)
+            self._evaluate_task(task)
         cut = self._limit_reached() and (self.whole is None or self.first.step < self.whole)
         for run in self.active:
             if not run.learner.has_finite_weights():
@@ -409,6 +436,7 @@ class _Group:
         return self.max_steps is not None and self.first.step >= self.max_steps
 
     def _train_epoch(self, task: int, epoch: int, start: int) -> None:
+        self.epoch = epoch
         for run in self.runs:
             run.epoch_order = run.order.get_state()
         sources = [run.stream.tasks[task].epoch(run.batch, run.order, start) for run in self.runs]
@@ -437,19 +465,20 @@ class _Group:
                 return
 
     def _end_task(self, number: int) -> None:
-        epoch = self.first.position.epoch  # the last one, unless max_steps ended the task
-        self._report_metrics(number, epoch)
+        self._report_metrics(number, self.epoch)
         for run in self.active:
             task = run.stream.tasks[number]
             if run.learner.needs_boundaries:
                 run.learner.end_task(task.samples())
             task.release()
-        self._evaluate(number)
-        for run in self.runs:
             run.epoch_order = run.order.get_state()
+        self._set_position(Position(number, self.first.epochs))
+
+    def _evaluate_task(self, number: int) -> None:
+        self._evaluate(number)
         self._set_position(Position(number + 1))
         self._save_or_stop(due=True)
-        self._report_progress(number, epoch, task_ended=True)
+        self._report_progress(number, self.epoch, task_ended=True)
 
     def _set_position(self, position: Position) -> None:
         for run in self.runs:
@@ -469,18 +498,57 @@ class _Group:
             raise Interrupted(signum)
 
     def _evaluate(self, number: int) -> None:
-        """Evaluate every predictor on the tests of the tasks seen and of the next one."""
-        for run in self.active:
-            known = {
+        """Evaluate every predictor on the tests of the tasks seen and of the next one.
+
+        The records change when all runs have been evaluated, so that a checkpoint written in the
+        meantime is one from before the evaluation.
+        """
+        runs = self.active
+        known = [
+            {
                 i: test
                 for i, test in enumerate(run.stream.tests)
                 if number < 0 or test.since <= number + 1
             }
-            for name, predict in run.learner.predictors().items() if known else ():
-                score = _on_device(predict, run.learner.device)
-                with self.engine.autocast():
-                    found = accuracies(score, list(known.values()))
-                run.record.add(name, number, list(known), found)
+            for run in runs
+        ]
+        counts = [
+            len(run.learner.predictors()) * count
+            if (count := count_rows(tests)) is not None
+            else None
+            for run, tests in zip(runs, ([*k.values()] for k in known), strict=True)
+        ]
+        total = None if None in counts else sum(filter(None, counts))
+        done = 0
+
+        def watched(predict: ScoreFunction, device: torch.device) -> ScoreFunction:
+            """Scores on the device of the inputs, which may differ from that of the learner."""
+
+            def score(inputs: Inputs) -> Tensor:
+                nonlocal done
+                self._save_or_stop(due=False)
+                if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
+                    self._report_progress(max(number, 0), self.epoch, (done, total))
+                done += length(inputs)
+                moved = map_leaves(lambda leaf: leaf.to(device), inputs)
+                return predict(moved).to(next(leaves(inputs)).device)
+
+            return score
+
+        found: list[dict[str, Accuracies]] = []
+        for run, tests in zip(runs, known, strict=True):
+            with self.engine.autocast():
+                found.append(
+                    {
+                        name: accuracies(watched(predict, run.learner.device), [*tests.values()])
+                        for name, predict in run.learner.predictors().items()
+                    }
+                    if tests
+                    else {}
+                )
+        for run, tests, by_name in zip(runs, known, found, strict=True):
+            for name, result in by_name.items():
+                run.record.add(name, number, list(tests), result)
             for callback in self.callbacks:
                 callback.on_task(run, number)
 
@@ -527,7 +595,14 @@ class _Group:
             failures = (str(run.failure) for run in self.runs)
             raise TrainingError("; ".join(failures))
 
-    def _report_progress(self, task: int, epoch: int, *, task_ended: bool = False) -> None:
+    def _report_progress(
+        self,
+        task: int,
+        epoch: int,
+        evaluation: tuple[int, int | None] | None = None,
+        *,
+        task_ended: bool = False,
+    ) -> None:
         self.last_progress = time.monotonic()
         latest = [a for a in (run.record.latest() for run in self.active) if a is not None]
         windows = [p.accuracy for p in (run.record.prequential for run in self.active) if p]
@@ -543,18 +618,7 @@ class _Group:
             since=self.first_step,
             prequential=sum(windows) / len(windows) if windows else None,
             task_ended=task_ended,
+            evaluation=evaluation,
         )
         for callback in self.callbacks:
             callback.on_progress(progress)
-
-
-def _on_device(
-    predict: Callable[[Inputs], Tensor], device: torch.device
-) -> Callable[[Inputs], Tensor]:
-    """Scores on the device of the inputs, which may differ from that of the learner."""
-
-    def score(inputs: Inputs) -> Tensor:
-        moved = map_leaves(lambda leaf: leaf.to(device), inputs)
-        return predict(moved).to(next(leaves(inputs)).device)
-
-    return score

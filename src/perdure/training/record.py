@@ -66,6 +66,17 @@ class Record:
             self.task_il[predictor].append(self._row(tests, found.task_il))
         self.per_class[predictor] = found.per_class
 
+    def skip(self, moment: int) -> None:
+        """Record that nothing was evaluated at this moment."""
+        if not self.stream.tests:
+            return
+        self.moments.append(moment)
+        for rows in self.class_il.values():
+            rows.append([None] * len(self.stream.tests))
+        if all(test.classes is not None for test in self.stream.tests):
+            for rows in self.task_il.values():
+                rows.append([None] * len(self.stream.tests))
+
     def _row(self, tests: Sequence[int], values: Sequence[float]) -> Row:
         row: Row = [None] * len(self.stream.tests)
         for i, value in zip(tests, values, strict=True):
@@ -141,6 +152,7 @@ class Record:
         # Forgetting and transfer are undefined for overlapping tests and for incomplete runs.
         tasks = len(self.stream.tasks)
         complete = len(matrix) == tasks + 1
+        evaluated_first = None not in matrix[0]
         disjoint = complete and not self.stream.cumulative and len(self.stream.tests) == tasks
         return {
             "matrix": matrix,
@@ -148,5 +160,5 @@ class Record:
             "last_test": matrix[-1][-1] if complete else None,
             "forgetting": forgetting(matrix) if disjoint else None,
             "backward_transfer": backward_transfer(matrix) if disjoint else None,
-            "forward_transfer": forward_transfer(matrix) if disjoint else None,
+            "forward_transfer": forward_transfer(matrix) if disjoint and evaluated_first else None,
         }

@@ -1,0 +1,139 @@
+"""A folder of images: its checksum, all its flaws, and a damaged archive next to it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perdure.cli import main
+from perdure.data import DATASETS, DataError, decoding_progress, load, verify
+
+from .small import make, put
+
+TOP = "tiny-imagenet-200"
+
+
+def flipped(data: bytes) -> bytes:
+    """One bit of a JPEG file altered, so that it still decodes."""
+    return data[:-3] + bytes([data[-3] ^ 1]) + data[-2:]
+
+
+@pytest.mark.parametrize("name", ["train/n02/images/n02_1.JPEG", "val/images/val_3.JPEG"])
+def test_a_flipped_bit_in_an_image_is_detected(name: str, tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    path = small.write(tmp_path, 1) / TOP / name
+    put(path, flipped(path.read_bytes()))
+    (finding,) = verify(tmp_path, [small.spec])
+    assert finding.state == "damaged"
+    assert f"{tmp_path / TOP / name.partition('/')[0]} differs" in finding.message
+    with pytest.raises(DataError, match="differs from the published files"):
+        load(small.spec, tmp_path)
+
+
+def test_files_that_are_not_used_do_not_matter(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    put(root / "val" / ".DS_Store", b"")
+    (root / "train/n01/n01_boxes.txt").unlink()
+    assert small.same(load(small.spec, tmp_path))
+
+
+def test_the_official_folders_have_checksums() -> None:
+    _, train, val = DATASETS["tiny-imagenet"].layouts[1].files
+    assert train.digest is not None
+    assert val.digest is not None
+
+
+def test_verify_reports_all_flaws(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    (root / "train/n01/images/n01_0.JPEG").unlink()
+    put(root / "train/n02/images/n02_0.JPEG", b"")
+    put(root / "val/images/val_2.JPEG", b"")
+    (root / "val/val_annotations.txt").unlink()
+    (finding,) = verify(tmp_path, [small.spec])
+    assert len(finding.flaws) == 4
+    for part in ("n01/images", "n02_0.JPEG", "val_2.JPEG", "val_annotations.txt"):
+        assert sum(part in flaw for flaw in finding.flaws) == 1
+    assert "(and 3 more)" in finding.message
+
+
+def test_verify_reports_all_damaged_files_of_a_layout(tmp_path: Path) -> None:
+    small = make("mnist")
+    first, second, *_ = (tmp_path / path for path in small.paths())
+    small.write(tmp_path)
+    first.unlink()
+    put(second, b"damaged")
+    (finding,) = verify(tmp_path, [small.spec])
+    assert all(str(p) in flaw for p, flaw in zip((first, second), finding.flaws, strict=True))
+
+
+def test_a_damaged_archive_does_not_block_the_folder(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    small = make("tiny-imagenet")
+    small.write(tmp_path, 1)
+    put(tmp_path / f"{TOP}.zip", b"cut")
+    assert small.same(load(small.spec, tmp_path))
+    assert f"{TOP}.zip" in caplog.text
+    (finding,) = verify(tmp_path, [small.spec])
+    assert (finding.state, len(finding.flaws)) == ("ok", 1)
+    caplog.clear()
+    assert small.same(load(small.spec, tmp_path))  # from the cache
+    assert caplog.text == ""
+
+
+def test_if_all_copies_are_damaged_the_first_is_reported(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    put(small.write(tmp_path, 1) / TOP / "wnids.txt", b"")
+    put(tmp_path / f"{TOP}.zip", b"cut")
+    with pytest.raises(DataError, match=r"\.zip"):
+        load(small.spec, tmp_path)
+
+
+def test_progress_counts_files_and_can_stop(tmp_path: Path, cache: Path) -> None:
+    small = make("tiny-imagenet")
+    small.write(tmp_path, 1)
+    seen = []
+    load(small.spec, tmp_path, on_progress=lambda done, total: seen.append((done, total)))
+    assert max(seen) == (12, 12)
+    assert len(seen) == 14  # and two text files
+
+    def stop(done: int, total: int) -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    for entry in cache.glob("decoded/sources/*"):
+        entry.unlink()
+    with pytest.raises(KeyboardInterrupt):
+        load(small.spec, tmp_path, on_progress=stop)
+
+
+def test_progress_of_many_files_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    for total, shown in ((10, True), (5000, False)):
+        with decoding_progress("own", shown=shown) as update:
+            update(1, total)
+        assert capsys.readouterr().err == ""
+    with decoding_progress("own") as update:
+        for done in range(1, 3001):
+            update(done, 5000)
+    assert capsys.readouterr().err == "decoding own: 5000 files\n"
+
+
+def test_the_list_and_verify_commands_take_a_data_folder(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    small = make("tiny-imagenet")
+    monkeypatch.setitem(DATASETS, "tiny-imagenet", small.spec)
+    small.write(tmp_path, 1)
+    assert main(["list", "--data", str(tmp_path)]) == 0
+    assert str(tmp_path) in capsys.readouterr().out
+    assert main(["data", "verify", "tiny-imagenet", "--data", str(tmp_path)]) == 0
+    for number in (1, 2):
+        os.truncate(tmp_path / TOP / f"val/images/val_{number}.JPEG", 0)
+    assert main(["data", "verify", "tiny-imagenet", "--data", str(tmp_path)]) == 1
+    out = capsys.readouterr().out
+    assert "  " + str(tmp_path / TOP / "val/images/val_2.JPEG") in out
