@@ -63,7 +63,9 @@ class RunConfig:
         max_steps: Steps after which the stream ends.
         method: A name of the catalog, or a user's `module:class`.
         buffer_size: Samples that the memory holds; None for methods without one.
-        hyperparameters: `batch` and `epochs` of the loop; the others are arguments of the learner.
+        hyperparameters: `batch` and `epochs` of the loop and settings of the optimizer; the
+            others are arguments of the learner.
+        optimizer: "sgd", "adam", "adamw", or a user's `module:function`.
         update: How clser and mean-er choose the steps that update their semantic memories.
         device: "cpu" or "cuda".
         precision: "fp32" or "bf16".
@@ -84,6 +86,7 @@ class RunConfig:
     method: str = _setting("method")
     buffer_size: int | None = _setting("method")
     hyperparameters: Mapping[str, int | float] = _setting("method")
+    optimizer: str = _setting("method", default="sgd")
     update: Literal["random", "regular"] = _setting("method", default="random")
     device: str = _setting("execution", default="cpu")
     precision: Literal["fp32", "bf16"] = _setting("execution", default="fp32")
@@ -174,12 +177,20 @@ class RunConfig:
         """
         if self.method not in catalog.METHODS:
             return dict(self.hyperparameters)
-        usual = default_hyperparameters(self.stream, self.method, self.buffer_size, self.dataset)
+        usual = default_hyperparameters(
+            self.stream, self.method, self.buffer_size, self.dataset, self.optimizer
+        )
         return {
             name: value
             for name, value in self.hyperparameters.items()
             if usual.values.get(name) != value
         }
+
+    def unusual(self, *roles: Role) -> dict[str, Any]:
+        """The hyperparameters and the settings with these roles that differ from the defaults."""
+        usual = self.usual()
+        settings = self.select(*roles).items()
+        return self.departures() | {k: v for k, v in settings if k in usual and v != usual[k]}
 
     def command(self, seeds: Sequence[int]) -> str:
         """The command that reproduces these runs.
@@ -201,9 +212,13 @@ class RunConfig:
     def _flags(self) -> list[str]:
         """Flags for the settings that differ from the command's defaults."""
         entry = catalog.STREAMS.get(self.stream)
-        words = []
+        words, flags = [], set(LOOP_HYPERPARAMETERS)
+        if self.method in catalog.METHODS:
+            flags |= catalog.accepted(catalog.find_learner(self.method)).keys()
+        if self.optimizer in catalog.OPTIMIZERS:
+            flags.update(catalog.OPTIMIZERS[self.optimizer].settings)
         for name, value in self.departures().items():
-            if self.method in catalog.METHODS:
+            if name in flags:
                 words += [f"--{name.replace('_', '-')}", repr(value)]
             else:
                 words += ["--set", f"{name}={value!r}"]
@@ -275,7 +290,11 @@ class Defaults:
 
 
 def default_hyperparameters(
-    stream: str, method: str, buffer_size: int | None, dataset: str | None
+    stream: str,
+    method: str,
+    buffer_size: int | None,
+    dataset: str | None,
+    optimizer: str = "sgd",
 ) -> Defaults:
     """The published hyperparameters, or the closest substitute.
 
@@ -284,6 +303,7 @@ def default_hyperparameters(
         method: A method's name, or a user's `module:class`, which is imported.
         buffer_size: Samples that the memory holds; None for methods without one.
         dataset: The dataset's name; mnist5k is trained for more epochs than MNIST.
+        optimizer: The optimizer's name. Published learning rates are for SGD.
     """
     accepted = catalog.accepted(catalog.find_learner(method))
     values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
@@ -296,8 +316,8 @@ def default_hyperparameters(
         other = "er" if buffer_size is not None else "sgd"
         substitute = presets.find(other, stream, buffer_size)
         if substitute is not None:
-            known = {*accepted, *LOOP_HYPERPARAMETERS}
-            values |= {k: v for k, v in substitute.values.items() if k in known}
+            common = {*accepted, *LOOP_HYPERPARAMETERS}
+            values |= {k: v for k, v in substitute.values.items() if k in common}
             notes = (f"{method} has no published settings for {stream}; using those of {other}",)
     else:
         notes = (
@@ -306,6 +326,11 @@ def default_hyperparameters(
         )
     if dataset == "mnist5k":
         values["epochs"] *= SMALL_DATA_EPOCHS
+    if optimizer != "sgd":
+        values.pop("lr", None)
+        known = catalog.OPTIMIZERS.get(optimizer)
+        if known is not None and known.lr is not None:
+            values["lr"] = known.lr
     return Defaults(normalised(values, accepted), notes)
 
 
@@ -324,7 +349,7 @@ def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict
             if not float(value).is_integer():
                 raise ValueError(f"{name} is {value}; expected a whole number")
             found[name] = int(value)
-        elif annotation in (float, "float"):
+        elif annotation in (float, "float", float | None, "float | None"):
             found[name] = float(value)
     return found
 

@@ -5,13 +5,16 @@ Code below this module takes plain arguments, never a configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 
 from perdure import catalog
 from perdure.config import LOOP_HYPERPARAMETERS, RunConfig
@@ -20,10 +23,11 @@ from perdure.learners import Learner
 from perdure.randomness import derive, generator
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
-from perdure.streams import Augment, Normaliser, Stream
+from perdure.streams import Augment, ComposedTask, Normaliser, Stream
+from perdure.streams.from_files import FILE_STREAMS, stream_from_files
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager
-from perdure.training.loop import Run
+from perdure.training.loop import Run, check_network
 
 
 def read_dataset(config: RunConfig) -> Dataset | None:
@@ -42,7 +46,9 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
     The seed of the run matters only if the composition of the stream is per run.
     """
     if dataset is None:
-        stream = load_user_stream(config.stream)
+        stream = load_user_stream(config.stream).stream
+        if config.validation is not None:
+            stream = stream.validation(config.validation)
     else:
         stream_seed = config.stream_seed
         if isinstance(stream_seed, str):
@@ -53,20 +59,54 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
     return stream
 
 
-def load_user_stream(reference: str) -> Stream:
-    """The stream that a user's `module:function` returns."""
-    stream = catalog.find_object(reference, "stream")
-    if callable(stream):
-        try:
-            stream = stream()
-        except Exception as error:
-            reason = catalog.describe_error(error)
-            raise ValueError(f"stream {reference!r} failed: {reason}") from error
+class UserStream(NamedTuple):
+    """A stream that is not in the catalog, and the warnings that its construction caused."""
+
+    stream: Stream
+    warnings: tuple[str, ...]
+
+
+def load_user_stream(reference: str) -> UserStream:
+    """The stream that a user's `module:function` returns, or one read from a folder or file.
+
+    A stream that can be read repeatedly is built once per process.
+    """
+    kind, _, rest = reference.partition(":")
+    make: Any
+    if kind in FILE_STREAMS:
+        key: Any = (reference, Path.cwd())
+        make = partial(stream_from_files, kind, rest)
+    else:
+        key = make = catalog.find_object(reference, "stream")
+    for last, found in _last_built:
+        if last == key:
+            return found
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        stream = _call(make, reference) if callable(make) else make
     if not isinstance(stream, Stream):
         raise ValueError(
             f"stream {reference!r} returned {type(stream).__name__}; expected a Stream"
         )
-    return stream
+    found = UserStream(stream, tuple(dict.fromkeys(str(one.message) for one in caught)))
+    _last_built.clear()  # at most one is kept: its data may be large
+    if not any(isinstance(task, ComposedTask) for task in stream.tasks):
+        _last_built.append((key, found))
+    return found
+
+
+_last_built: list[tuple[Any, UserStream]] = []
+"""The stream built last, with what it was built from."""
+
+
+def _call(make: Callable[[], Any], reference: str) -> Any:
+    try:
+        return make()
+    except Exception as error:
+        if reference.partition(":")[0] in FILE_STREAMS and isinstance(error, ValueError | OSError):
+            raise ValueError(f"{reference}: {error}") from None
+        reason = catalog.describe_error(error)
+        raise ValueError(f"stream {reference!r} failed: {reason}") from error
 
 
 def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
@@ -79,7 +119,11 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
     learner = build_learner(config, _Inputs.of(stream), seed)
     run = Run(learner, stream, config.batch, config.epochs, seed)
     _check_samples(config, stream)
-    _check_network(config, stream, learner)
+    sample = torch.zeros(1, *stream.shape, dtype=torch.uint8) if dataset else None
+    try:
+        check_network(learner, stream, sample)
+    except ValueError as error:
+        raise ValueError(f"network {config.network!r}: {error}") from error
     if config.ranks > 1:
         divide(learner, seed)
     return run
@@ -94,27 +138,6 @@ def _check_samples(config: RunConfig, stream: Stream) -> None:
                 f"--validation {config.validation} leaves no samples to test {test.name!r}; use a "
                 "larger share"
             )
-
-
-def _check_network(config: RunConfig, stream: Stream, learner: Learner) -> None:
-    if config.dataset is not None:
-        sample = torch.zeros(1, *stream.shape, dtype=torch.uint8)
-    elif stream.tests:
-        sample = stream.tests[0].samples().inputs[:1]
-    else:  # reading a sample would consume the stream
-        return
-    name = f"network {config.network!r}"
-    try:
-        logits = next(iter(learner.predictors().values()))(sample.to(learner.device))
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"{name} does not accept inputs {list(stream.shape)}: {reason}") from error
-    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if shape != [1, stream.classes]:
-        raise ValueError(
-            f"{name} returns {shape} for one sample; {config.stream} has {stream.classes} "
-            f"classes, so expected logits {[1, stream.classes]}"
-        )
 
 
 class _Inputs(NamedTuple):
@@ -147,6 +170,16 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
         for name, value in config.hyperparameters.items()
         if name not in LOOP_HYPERPARAMETERS
     }
+    settings = catalog.optimizer_settings(config.optimizer).keys()
+    if config.optimizer != "sgd" or arguments.keys() & (settings - accepted.keys()):
+        # A method with a setting of the same name, as iCaRL, leaves it to the optimizer.
+        values = {n: accepted[n].default for n in settings & accepted.keys()}
+        values |= {n: arguments.pop(n) for n in settings & arguments.keys()}
+        lr = arguments.pop("lr", None)
+        if lr is None and config.optimizer == "sgd":
+            lr = learner.default_lr
+        arguments["lr"] = None
+        arguments["optimizer"] = build_optimizer(config.optimizer, network, lr, values)
     if config.buffer_size is not None:
         arguments["buffer_size"] = config.buffer_size
     if "update" in accepted:
@@ -156,6 +189,37 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
     return learner(
         network, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
     )
+
+
+def build_optimizer(
+    name: str, network: nn.Module, lr: float | None, settings: Mapping[str, float]
+) -> Optimizer:
+    """The optimizer of a network's parameters.
+
+    Args:
+        name: A name of the catalog, or a user's `module:function`.
+        network: The network.
+        lr: Learning rate; None for the optimizer's own default.
+        settings: Its other settings, with `betas` as beta1 and beta2.
+
+    Raises:
+        ValueError: If the optimizer refuses a value or is none.
+    """
+    make, values = catalog.find_optimizer(name), dict[str, Any](settings)
+    parameters = list(network.parameters())
+    if name in catalog.OPTIMIZERS:
+        if values.keys() & {"beta1", "beta2"}:
+            values["betas"] = values.pop("beta1", 0.9), values.pop("beta2", 0.999)
+        if name != "sgd" and parameters[0].is_cuda:
+            values["capturable"] = True  # inside CUDA graphs
+    try:
+        optimizer = make(parameters, **values, **({} if lr is None else {"lr": lr}))
+    except Exception as error:
+        raise ValueError(f"optimizer {name}: {catalog.describe_error(error)}") from error
+    if not isinstance(optimizer, Optimizer):
+        kind = type(optimizer).__name__
+        raise ValueError(f"optimizer {name} returned a {kind}, not a torch optimizer")
+    return optimizer
 
 
 def initialised(
@@ -220,7 +284,7 @@ def load_run(folder: str | Path, *, device: str = "cpu") -> Learner:
     if not run.has_networks:
         raise ValueError(f"{run.path} does not contain {LEARNER_FILE}: its networks were not kept")
     run.check(LEARNER_FILE)
-    entry = catalog.STREAMS.get(config.stream) or load_user_stream(config.stream)
+    entry = catalog.STREAMS.get(config.stream) or load_user_stream(config.stream).stream
     inputs = _Inputs(tuple(facts.shape), facts.classes, facts.tasks, entry.normalise, entry.augment)
     try:
         learner = build_learner(replace(config, device=device), inputs, facts.seed)

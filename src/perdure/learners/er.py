@@ -18,8 +18,9 @@ class ER(Learner):
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of stored samples.
         memory_batch: Number of samples replayed per step.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         seed: Seed of all random draws.
@@ -41,7 +42,7 @@ class ER(Learner):
         *,
         buffer_size: int,
         memory_batch: int = 32,
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

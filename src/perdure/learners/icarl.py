@@ -30,8 +30,9 @@ class ICaRL(Learner):
             with a linear layer.
         buffer_size: Maximum number K of exemplars.
         weight_decay: Weight decay of the default optimizer. Ignored if `optimizer` is given.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         seed: Seed of all random draws.
@@ -54,7 +55,7 @@ class ICaRL(Learner):
         *,
         buffer_size: int,
         weight_decay: float = 1e-5,
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

@@ -148,7 +148,7 @@ def _without_analysis(comparison: Comparison, missing: Mapping[str, str]) -> tup
 def _detail(comparison: Comparison, setting: Setting) -> Detail:
     config = setting.config
     values = {n.replace("_", " "): f"{v:g}" for n, v in config.hyperparameters.items()}
-    for name in ("network", "device", "precision", "engine", "update"):
+    for name in ("network", "optimizer", "device", "precision", "engine", "update"):
         values[name] = str(getattr(config, name))
     remarks = [*config.notes]
     remarks += [f"Seed {run.seed}: {remark}" for run in setting.runs for remark in run.remarks]

@@ -53,7 +53,7 @@ def results_table(
         "stream": len(streams) > 1,
         "method": True,
         "buffer": any(s.config.buffer_size is not None for s in settings),
-        "settings": any(s.config.departures() for s in settings),
+        "settings": any(s.config.unusual("method") for s in settings),
         "seeds": True,
         "network": by_predictor,
         "Class-IL": True,
@@ -73,12 +73,15 @@ def results_table(
         for i, predictor in enumerate(_rows(setting, by_predictor)):
             figures = setting.figures(predictor, table) or setting.figures(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
-            departures = (f"{k.replace('_', ' ')} {v:g}" for k, v in config.departures().items())
+            unusual = (
+                f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
+                for name, value in config.unusual("method").items()
+            )
             cells = {
                 "stream": escape(config.stream) if previous != config.stream else "",
                 "method": escape(config.method_title),
                 "buffer": "–" if config.buffer_size is None else str(config.buffer_size),
-                "settings": escape("\n".join(departures)),
+                "settings": escape("\n".join(unusual)),
                 "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
                 "network": predictor,
                 "Class-IL": spread_text(setting.spread(predictor)),

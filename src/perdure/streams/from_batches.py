@@ -40,7 +40,7 @@ def from_batches(
         shape: Shape of one input.
         test: Test inputs and labels for the whole stream.
         tests: Test inputs and labels for each task, instead of `test`.
-        name: Name for results.
+        name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].
@@ -59,7 +59,7 @@ def from_batches(
     shape = tuple(shape)
     return Stream(
         name=name,
-        data="own",
+        data=name,
         classes=classes,
         shape=shape,
         tasks=[IterableTask(task, part, shape, classes) for task, part in parts.items()],

@@ -244,12 +244,7 @@ def fit(
     8
     """
     if isinstance(data, Stream):
-        if data.tests:  # reading a sample of a task could consume the stream
-            classes = learner.predict_proba(data.tests[0].samples().inputs[:1]).shape[1]
-            if classes < data.classes:
-                raise ValueError(
-                    f"the network has {classes} outputs; {data.name} has {data.classes} classes"
-                )
+        check_network(learner, data)
         run = Run(learner, data, DEFAULT_BATCH if batch is None else batch, epochs, seed)
     elif batch is not None:
         raise ValueError("batch applies to streams only; this data comes in batches already")
@@ -262,6 +257,35 @@ def fit(
         stream = from_batches(batches, classes=classes, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed)
     return train([run], callbacks=callbacks)[0]
+
+
+def check_network(learner: Learner, stream: Stream, sample: Tensor | None = None) -> None:
+    """Raise ValueError unless the network accepts the stream's inputs and has enough outputs.
+
+    Args:
+        learner: The learner with the network.
+        stream: The stream to learn from.
+        sample: Inputs to try; by default one of a test. Without tests nothing is checked, because
+            reading a sample of a task could consume the stream.
+    """
+    if sample is None:
+        if not stream.tests:
+            return
+        sample = stream.tests[0].samples().slice(0, 1).inputs
+    try:
+        outputs = learner.predict_proba(sample).shape[1]
+    except ValueError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ValueError(
+            f"the network does not accept inputs {list(stream.shape)}: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    if outputs < stream.classes:
+        raise ValueError(
+            f"the network has {outputs} outputs; {stream.name} has {stream.classes} classes"
+        )
 
 
 class _Batches:
