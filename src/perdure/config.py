@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import inspect
 import json
 import re
 import shlex
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure import catalog, presets
+from perdure.learners import Learner
 
 Role = Literal["comparison", "method", "execution", "remark"]
 """What a setting is for.
@@ -180,9 +182,10 @@ class RunConfig:
         usual = default_hyperparameters(
             self.stream, self.method, self.buffer_size, self.dataset, self.optimizer
         )
+        off = {name: 0.0 for name in usual.values if name not in self.hyperparameters}
         return {
             name: value
-            for name, value in self.hyperparameters.items()
+            for name, value in {**self.hyperparameters, **off}.items()
             if usual.values.get(name) != value
         }
 
@@ -305,7 +308,8 @@ def default_hyperparameters(
         dataset: The dataset's name; mnist5k is trained for more epochs than MNIST.
         optimizer: The optimizer's name. Published learning rates are for SGD.
     """
-    accepted = catalog.accepted(catalog.find_learner(method))
+    learner = catalog.find_learner(method)
+    accepted = catalog.accepted(learner)
     values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
     notes: tuple[str, ...] = ()
     preset = presets.find(method, stream, buffer_size)
@@ -313,6 +317,7 @@ def default_hyperparameters(
         values |= preset.values
         notes = preset.notes
     elif stream in catalog.STREAMS:
+        values |= _learner_defaults(learner)
         other = "er" if buffer_size is not None else "sgd"
         substitute = presets.find(other, stream, buffer_size)
         if substitute is not None:
@@ -320,6 +325,7 @@ def default_hyperparameters(
             values |= {k: v for k, v in substitute.values.items() if k in common}
             notes = (f"{method} has no published settings for {stream}; using those of {other}",)
     else:
+        values |= _learner_defaults(learner)
         notes = (
             f"{stream} has no published settings; hyperparameters that are not given have the "
             f"defaults of {method}, batch 32 and one epoch",
@@ -334,10 +340,32 @@ def default_hyperparameters(
     return Defaults(normalised(values, accepted), notes)
 
 
-def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict[str, float]:
+def is_optional(argument: inspect.Parameter) -> bool:
+    """Whether a hyperparameter can be switched off by None in Python and by 0 in a configuration.
+
+    One that a configuration does not list is off.
+    """
+    return str(argument.annotation) == "float | None" and argument.default is not None
+
+
+def _learner_defaults(learner: type[Learner]) -> dict[str, float]:
+    """The default values of a learner's hyperparameters."""
+    return {"lr": learner.default_lr} | {
+        name: argument.default
+        for name, argument in catalog.accepted(learner).items()
+        if name not in NOT_HYPERPARAMETERS
+        and isinstance(argument.default, int | float)
+        and not isinstance(argument.default, bool)
+    }
+
+
+def normalised(
+    values: Mapping[str, float], accepted: Mapping[str, inspect.Parameter]
+) -> dict[str, float]:
     """Counts as int and other numbers as float, so that equal values are equal bytes.
 
-    Values of arguments that are annotated as neither keep their type.
+    Optional hyperparameters that are off are left out; values of arguments with other annotations
+    keep their type.
 
     Raises:
         ValueError: If a count is not a whole number.
@@ -349,7 +377,9 @@ def normalised(values: Mapping[str, float], accepted: Mapping[str, Any]) -> dict
             if not float(value).is_integer():
                 raise ValueError(f"{name} is {value}; expected a whole number")
             found[name] = int(value)
-        elif annotation in (float, "float", float | None, "float | None"):
+        elif name in accepted and is_optional(accepted[name]) and not value:
+            del found[name]
+        elif annotation in (float, "float", "float | None"):
             found[name] = float(value)
     return found
 

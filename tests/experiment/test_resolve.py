@@ -11,7 +11,9 @@ import torch
 
 from perdure import catalog, presets
 from perdure.config import RunConfig
+from perdure.experiment.build import build_run, read_dataset
 from perdure.experiment.resolve import resolve
+from perdure.learners import CLSER
 from perdure.results.folder import RunFolder
 
 from .conftest import Write
@@ -221,7 +223,7 @@ def test_a_users_method(write: Write) -> None:
     assert config.buffer_size == 200
     with pytest.raises(ValueError, match=r"rounds is 2\.5; expected a whole number"):
         resolve(method="own_thing:Own", given={"rounds": 2.5})
-    with pytest.raises(ValueError, match="batch, epochs, lr, memory_batch, rounds, strength"):
+    with pytest.raises(ValueError, match="batch, epochs, lr, memory_batch, momentum, rounds, strength"):
         resolve(method="own_thing:Own", given={"power": 1})
     bare = resolve(method="own_thing:Bare", dataset="mnist5k")
     assert bare.hyperparameters == {"lr": 0.03, "batch": 10, "epochs": 15}
@@ -246,7 +248,8 @@ def test_hyperparameters_without_annotation_keep_their_type(write: Write) -> Non
 def test_a_users_stream(name: str, write: Write) -> None:
     write("own_thing", OWN)
     config = resolve(f"own_thing:{name}", "er", 20, given={"batch": 4})
-    assert config.hyperparameters == {"batch": 4, "epochs": 1}
+    # All of them are listed, so that a run does not depend on the defaults of later versions.
+    assert config.hyperparameters == {"batch": 4, "epochs": 1, "lr": 0.1, "memory_batch": 32}
     assert (config.dataset, config.network) == (None, "mlp")
     assert len(config.data_checksum) > 8
     assert any("mlp" in note for note in config.notes)
@@ -254,6 +257,24 @@ def test_a_users_stream(name: str, write: Write) -> None:
     named = resolve("own_thing:stream", "sgd", network="own_thing:network")
     assert named.network == "own_thing:network"
     assert not any("mlp" in note for note in named.notes)
+
+
+def test_windows_are_on_for_a_users_stream_and_off_in_presets(write: Write) -> None:
+    write("own_thing", OWN)
+    own = resolve("own_thing:stream", "clser")
+    assert own.hyperparameters["stable_window"] > own.hyperparameters["plastic_window"] > 0
+    assert not any("window" in name for name in own.departures())
+    off = resolve("own_thing:stream", "clser", given={"stable_window": 0})
+    assert "stable_window" not in off.hyperparameters
+    assert "--stable-window 0.0" in off.command([0])
+    published = resolve("s-mnist", "clser", dataset="mnist5k")
+    assert "stable_window" not in published.hyperparameters
+    on = resolve("s-mnist", "clser", given={"stable_window": 0.1}, dataset="mnist5k")
+    assert "--stable-window 0.1" in on.command([0])
+    for config, window in [(published, None), (on, 0.1), (off, None)]:
+        learner = build_run(config, read_dataset(config), 0).learner
+        assert isinstance(learner, CLSER)
+        assert learner.stable.window == window
 
 
 # -- hashes and folders ---------------------------------------------------------------------

@@ -23,6 +23,8 @@ SHAPE = (2, 4, 4)
 SETTINGS: dict[str, Any] = {
     "lr": 0.1,
     "consistency_weight": 0.3,
+    "stable_window": None,
+    "plastic_window": None,
     "stable_decay": 0.95,
     "stable_rate": 0.4,
     "plastic_decay": 0.9,

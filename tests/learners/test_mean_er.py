@@ -89,6 +89,7 @@ def pair(build: Callable[[], nn.Module], wrong: str = "") -> tuple[MeanER, Refer
         network,
         lr=LR,
         consistency_weight=WEIGHT,
+        window=None,
         decay=DECAY,
         rate=RATE,
         buffer_size=BUFFER,

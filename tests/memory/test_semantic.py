@@ -23,7 +23,7 @@ def value(network: nn.Module) -> float:
     return float(next(network.parameters()).detach())
 
 
-def memory_at(working: nn.Linear, weight: float, **rest: float | str) -> SemanticMemory:
+def memory_at(working: nn.Linear, weight: float, **rest: float | str | None) -> SemanticMemory:
     """A memory of a working network, with its only weight set to `weight`."""
     memory = SemanticMemory(working, **{"decay": 0.9, "rate": 1.0, "name": "it", **rest})  # type: ignore[arg-type]
     with torch.no_grad():
@@ -139,6 +139,70 @@ def test_warm_up_counts_steps_without_update() -> None:
     assert value(again.network) == pytest.approx(1 / (first + 1), abs=1e-15)
 
 
+@pytest.mark.parametrize(("window", "decay"), [(0.1, 0.999), (0.05, 0.9), (1.0, 0.999)])
+def test_windowed_average_matches_its_formula(window: float, decay: float) -> None:
+    working, expected = line(0.0), 7.0
+    memory = memory_at(working, 7.0, decay=decay, window=window)
+    for n in range(1, 200):
+        with torch.no_grad():
+            working.weight.fill_(math.sin(n))
+        memory.update(torch.tensor(n))
+        weight = max(1 / (1 + window * (n - 1)), 1 - decay)
+        expected += weight * (math.sin(n) - expected)
+        assert value(memory.network) == pytest.approx(expected, abs=1e-13)
+
+
+def test_window_of_one_is_the_mean_of_all_updates() -> None:
+    working = line(0.0)
+    memory = memory_at(working, 99.0, decay=0.9999, window=1.0)
+    for n in range(1, 100):
+        with torch.no_grad():
+            working.weight.fill_(n)
+        memory.update(torch.tensor(n))
+    assert value(memory.network) == pytest.approx(50, abs=1e-10)
+
+
+@pytest.mark.parametrize("update", ["random", "regular"])
+def test_windowed_memory_copies_the_network_at_the_first_step_and_counts_updates(
+    update: str,
+) -> None:
+    working = line(1e9)
+    memory = memory_at(working, 1 / 3, decay=0.9999, rate=0.2, window=0.1, update=update)
+    memory.update(torch.tensor(1))
+    assert value(memory.network) == 1e9
+    updates, expected = 1, 1e9
+    for step in range(2, 300):
+        with torch.no_grad():
+            working.weight.fill_(step)
+        before = value(memory.network)
+        memory.update(torch.tensor(step))
+        if value(memory.network) != before:
+            expected += (step - expected) / (1 + 0.1 * updates)
+            updates += 1
+        assert value(memory.network) == pytest.approx(expected)
+    assert int(memory.updates) == updates
+    assert stats.binomtest(updates, 299, 0.2).pvalue > 0.01
+
+
+@pytest.mark.parametrize("steps", [100, 1000, 5000])
+def test_window_keeps_its_share_whatever_the_length(steps: int) -> None:
+    """About two thirds of the weight lie on the last tenth of the updates."""
+    working = line(0.0)
+    memory = memory_at(working, 1.0, decay=0.9999, window=0.1)
+    for n in range(1, steps + 1):
+        if n == steps - steps // 10:
+            with torch.no_grad():
+                working.weight.fill_(1.0)
+        memory.update(torch.tensor(n))
+    assert 0.6 < value(memory.network) < 0.7
+
+
+@pytest.mark.parametrize("window", [0.0, -0.1, math.nan, 1.1])
+def test_invalid_window_is_rejected(window: float) -> None:
+    with pytest.raises(ValueError, match="it window is"):
+        memory_at(line(0.0), 0.0, window=window)
+
+
 class Buffered(nn.Module):
     """A module with parameters, BatchNorm statistics and another buffer."""
 
@@ -198,8 +262,9 @@ def test_weights_keep_their_addresses() -> None:
     assert next(memory.network.parameters()).data_ptr() == address
 
 
-def test_resumed_memory_continues_identically() -> None:
-    one, other = memory_at(line(5.0), 0.0, rate=0.5), memory_at(line(5.0), 1.0, rate=0.5)
+@pytest.mark.parametrize("window", [None, 0.1])
+def test_resumed_memory_continues_identically(window: float | None) -> None:
+    one, other = (memory_at(line(5.0), w, rate=0.5, window=window) for w in (0.0, 1.0))
     changes(one, 20)
     other.load_state_dict(one.state_dict())
     for step in range(21, 60):

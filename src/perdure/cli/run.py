@@ -47,14 +47,20 @@ class Hyperparameters:
     """clser: r_S, the share of steps that update the stable memory."""
     stable_decay: OptionalNumber = None
     """clser: α_S, decay of the stable memory."""
+    stable_window: OptionalNumber = None
+    """clser: share of past updates that the stable memory averages over; 0: published warm-up."""
     plastic_rate: OptionalNumber = None
     """clser: r_P, the share of steps that update the plastic memory."""
     plastic_decay: OptionalNumber = None
     """clser: α_P, decay of the plastic memory."""
+    plastic_window: OptionalNumber = None
+    """clser: share of past updates that the plastic memory averages over; 0: published warm-up."""
     rate: OptionalNumber = None
     """mean-er: share of steps that update its memory."""
     decay: OptionalNumber = None
     """mean-er: decay of its memory."""
+    window: OptionalNumber = None
+    """mean-er: share of past updates that its memory averages over; 0: published warm-up."""
     alpha: OptionalNumber = None
     """der, derpp: weight of the stored logits."""
     beta: OptionalNumber = None

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from perdure import catalog
-from perdure.config import LOOP_HYPERPARAMETERS, RunConfig
+from perdure.config import LOOP_HYPERPARAMETERS, RunConfig, is_optional
 from perdure.data import Dataset, load
 from perdure.learners import Learner
 from perdure.randomness import derive, generator
@@ -165,7 +165,8 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     learner = catalog.find_learner(config.method)
     accepted = catalog.accepted(learner)
-    arguments: dict[str, Any] = {
+    arguments: dict[str, Any] = {name: None for name in accepted if is_optional(accepted[name])}
+    arguments |= {
         name: value
         for name, value in config.hyperparameters.items()
         if name not in LOOP_HYPERPARAMETERS

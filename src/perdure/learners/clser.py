@@ -16,7 +16,8 @@ from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
 class CLSER(ConsistentReplay):
     """Complementary learning systems: a stable and a plastic memory of the working network.
 
-    Defaults are the paper's setting for S-CIFAR-10 with a buffer of 500.
+    The defaults suit streams of any length. The paper's settings, which use the published warm-up
+    (windows of None) and differ by stream and buffer, are presets of `perdure run`.
 
     Args:
         network: Working network θ_W to train, in place. It maps inputs [n, ...] to logits
@@ -24,9 +25,12 @@ class CLSER(ConsistentReplay):
         buffer_size: Maximum number of samples in the episodic memory M.
         memory_batch: Number of samples replayed per step.
         consistency_weight: Weight λ of the consistency loss.
-        stable_decay: Decay α_S of the stable memory θ_S.
+        stable_window: Share of the past updates that the stable memory θ_S averages over; None
+            for the published warm-up (see `SemanticMemory`).
+        stable_decay: Decay α_S of the stable memory, which limits the length of its average.
         stable_rate: Share r_S of the steps that update the stable memory.
-        plastic_decay: Decay α_P of the plastic memory θ_P.
+        plastic_window: Share of the past updates that the plastic memory θ_P averages over.
+        plastic_decay: Decay α_P of the plastic memory.
         plastic_rate: Share r_P of the steps that update the plastic memory.
         update: When the memories are updated: at "random" steps, as published, or at "regular"
             intervals with the same mean rate.
@@ -54,10 +58,12 @@ class CLSER(ConsistentReplay):
         buffer_size: int,
         memory_batch: int = 32,
         consistency_weight: float = 0.15,
-        stable_decay: float = 0.999,
-        stable_rate: float = 0.1,
-        plastic_decay: float = 0.999,
-        plastic_rate: float = 0.9,
+        stable_window: float | None = 0.05,
+        stable_decay: float = 0.9999,
+        stable_rate: float = 1.0,
+        plastic_window: float | None = 0.02,
+        plastic_decay: float = 0.9999,
+        plastic_rate: float = 1.0,
         update: Update = "random",
         lr: float | None = None,
         optimizer: Optimizer | None = None,
@@ -78,6 +84,7 @@ class CLSER(ConsistentReplay):
         self.forward_batches = MultiBatchForward(network)
         self.plastic = SemanticMemory(
             network,
+            window=plastic_window,
             decay=plastic_decay,
             rate=plastic_rate,
             name="plastic",
@@ -85,7 +92,13 @@ class CLSER(ConsistentReplay):
             seed=seed,
         )
         self.stable = SemanticMemory(
-            network, decay=stable_decay, rate=stable_rate, name="stable", update=update, seed=seed
+            network,
+            window=stable_window,
+            decay=stable_decay,
+            rate=stable_rate,
+            name="stable",
+            update=update,
+            seed=seed,
         )
         self.replay_ages = AgeHistogram(self.device)
 

@@ -20,7 +20,9 @@ class MeanER(ConsistentReplay):
         buffer_size: Maximum number of stored samples.
         memory_batch: Number of samples replayed per step.
         consistency_weight: Weight λ of the consistency loss.
-        decay: Decay of the semantic memory.
+        window: Share of the past updates that the semantic memory averages over; None for the
+            published warm-up (see `SemanticMemory`).
+        decay: Decay of the semantic memory, which limits the length of its average.
         rate: Share of the steps that update the semantic memory.
         update: When the memory is updated: at "random" steps, as published, or at "regular"
             intervals with the same mean rate.
@@ -46,8 +48,9 @@ class MeanER(ConsistentReplay):
         buffer_size: int,
         memory_batch: int = 32,
         consistency_weight: float = 0.15,
-        decay: float = 0.999,
-        rate: float = 0.5,
+        window: float | None = 0.05,
+        decay: float = 0.9999,
+        rate: float = 1.0,
         update: Update = "random",
         lr: float | None = None,
         optimizer: Optimizer | None = None,
@@ -65,7 +68,7 @@ class MeanER(ConsistentReplay):
         self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
         self.forward_batches = MultiBatchForward(network)
         self.mean = SemanticMemory(
-            network, decay=decay, rate=rate, name="mean", update=update, seed=seed
+            network, window=window, decay=decay, rate=rate, name="mean", update=update, seed=seed
         )
 
     def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:

@@ -20,16 +20,27 @@ Update = Literal["random", "regular"]
 
 
 class SemanticMemory:
-    """An exponential moving average of a network's weights.
+    """A running average of a network's weights.
 
-    An update computes θ ← d·θ + (1 − d)·θ_W with d = min(1 − 1/(step + 1), decay), so that the
-    average warms up over the first steps. Parameters are averaged, buffers are not: the running
-    statistics of BatchNorm come from this network's own forward passes. The network therefore
-    stays in training mode.
+    An update moves the weights θ towards those of the working network: θ ← θ + w·(θ_W − θ).
+
+    With a `window`, the n-th update of the memory has w = max(1 / (1 + window·(n − 1)), 1 − decay).
+    The memory then averages over roughly the last `window` share of its updates (polynomial-decay
+    averaging, Shamir and Zhang, 2013), at most 1 / (1 − decay) of them, whatever the length of the
+    stream. The first step always makes an update, which copies the working network.
+
+    Without one, w = max(1 / (step + 1), 1 − decay), the warm-up that the CLS-ER paper uses. It
+    counts all training steps: with a small `rate`, the random initial weights keep a large share
+    for thousands of steps.
+
+    Parameters are averaged, buffers are not: the running statistics of BatchNorm come from this
+    network's own forward passes. The network therefore stays in training mode.
 
     Args:
         network: Working network to average. The memory starts as a copy of it.
-        decay: Largest decay d, in [0, 1).
+        window: Share of the past updates to average over, in (0, 1]; None for the published
+            warm-up.
+        decay: Largest share of the old weights that an update keeps, in [0, 1).
         rate: Share of the training steps that update the memory, in (0, 1].
         name: Name of the memory, which selects its random generator.
         update: "random" updates at each step with probability `rate`; "regular" spaces the
@@ -44,6 +55,7 @@ class SemanticMemory:
         decay: float,
         rate: float,
         name: str,
+        window: float | None = None,
         update: Update = "random",
         seed: int = 0,
     ) -> None:
@@ -51,15 +63,22 @@ class SemanticMemory:
             raise ValueError(f"{name} decay is {decay}; expected a number from 0 to below 1")
         if not 0 < rate <= 1:
             raise ValueError(f"{name} rate is {rate}; expected a number above 0, at most 1")
+        if window is not None and not 0 < window <= 1:
+            raise ValueError(
+                f"{name} window is {window}; expected a number above 0, at most 1, or None"
+            )
         if update not in get_args(Update):
             raise ValueError(f"update is {update!r}; expected {' or '.join(get_args(Update))}")
         self.network = copy.deepcopy(network).requires_grad_(False).train()
+        self.window = window
         self.decay = decay
         self.rate = rate
         self.regular = update == "regular"
         self._working: list[Tensor] = list(network.parameters())
         self._averaged: list[Tensor] = list(self.network.parameters())
         self._device = self._averaged[0].device
+        self.updates = torch.zeros((), dtype=torch.int64, device=self._device)
+        """Number of updates so far; counted only with a window."""
         self.draws = generator(seed, f"{name} update", self._device)
         self._kernel: MovingAverage | None = None
         self._addresses: list[int] = []
@@ -84,13 +103,25 @@ class SemanticMemory:
         Args:
             step: Number of the current training step, counted from 1.
         """
-        weight = (step + 1).to(self._averaged[0].dtype).reciprocal_().clamp_(min=1 - self.decay)
-        if self.rate < 1:
-            weight *= self._is_due(step)
+        weight = self._weight(step)
         if self._device.type == "cuda" and self._can_fuse():
             self._fused_update(weight)
         else:
             torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
+
+    def _weight(self, step: Tensor) -> Tensor:
+        """Return the weight of the working network in this step: 0 if no update is due."""
+        dtype = self._averaged[0].dtype
+        due = self._is_due(step) if self.rate < 1 else None
+        if self.window is None:
+            weight = (step + 1).to(dtype).reciprocal_()
+        else:
+            if due is not None:
+                due |= self.updates == 0
+            weight = self.updates.to(dtype).mul_(self.window).add_(1).reciprocal_()
+            self.updates += 1 if due is None else due
+        weight.clamp_(min=1 - self.decay)
+        return weight if due is None else weight.mul_(due)
 
     def _fused_update(self, weight: Tensor) -> None:
         """Update in one kernel."""
@@ -121,10 +152,14 @@ class SemanticMemory:
         return (now * self.rate + 1e-9).floor() > (before * self.rate + 1e-9).floor()
 
     def state_dict(self) -> State:
-        """Return the weights, buffers and random generator."""
-        return {"network": get_state(self.network), "draws": get_state(self.draws)}
+        """Return the weights, buffers, number of updates and random generator."""
+        return {name: get_state(part) for name, part in self._parts().items()}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state in place."""
-        load_state(self.network, state["network"])
-        load_state(self.draws, state["draws"])
+        for name, part in self._parts().items():
+            load_state(part, state[name])
+
+    def _parts(self) -> dict[str, object]:
+        counted = {} if self.window is None else {"updates": self.updates}
+        return {"network": self.network, "draws": self.draws, **counted}
