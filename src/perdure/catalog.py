@@ -122,7 +122,11 @@ STREAMS: dict[str, Entry] = {
     ),
 }
 
-NETWORKS: dict[str, Callable[..., Any]] = {"mlp": networks.mlp, "resnet18": networks.resnet18}
+NETWORKS: dict[str, Callable[..., Any]] = {
+    "mlp": networks.mlp,
+    "cnn": networks.cnn,
+    "resnet18": networks.resnet18,
+}
 
 
 @dataclass(frozen=True)

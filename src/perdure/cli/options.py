@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -79,9 +79,32 @@ class StreamFlags(DataFlags):
     """The network, and where the data comes from."""
 
     network: Name = None
-    """mlp, resnet18, or your own as module:function, called with (input shape, classes)."""
+    """mlp, cnn, resnet18, or your own as module:function, called with (input shape, classes)."""
     stream_seed: Name = None
     """Composition of r-mnist, p-mnist and gcil: a number, or per-run to vary it with the seed."""
+
+
+@dataclass(frozen=True)
+class OptimizerFlags:
+    """The optimizer; its learning rate is --lr."""
+
+    optimizer: Annotated[str, arg(metavar="NAME")] = "sgd"
+    """sgd, adam, adamw, or your own as module:function, called with (parameters, lr=…)."""
+    momentum: OptionalNumber = None
+    """sgd: momentum; default: 0."""
+    weight_decay: OptionalNumber = None
+    """Weight decay; default: 0, or 0.01 for adamw. icarl has a published one with sgd."""
+    beta1: OptionalNumber = None
+    """adam, adamw: decay of the mean of the gradients; default: 0.9."""
+    beta2: OptionalNumber = None
+    """adam, adamw: decay of the mean of their squares; default: 0.999."""
+    eps: OptionalNumber = None
+    """adam, adamw: added to the denominator; default: 1e-8."""
+
+    def given(self) -> dict[str, float]:
+        """The settings that have a value."""
+        values = {name: value for name, value in asdict(self).items() if name != "optimizer"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -150,29 +173,31 @@ class OutputFlags:
 class LearnerOptions:
     """What `run` and `tune` have in common."""
 
-    stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
-    """A stream's name, or your own as module:function."""
+    stream: Annotated[Positional[str], arg(metavar="[STREAM]")] = "s-mnist"
+    """A stream's name, or your own: module:function, images:FOLDER or table:FILE,target=COLUMN."""
     method: Annotated[str, arg(metavar="NAME")] = "clser"
     """A method's name, or your own as module:class."""
     buffer_size: BufferSize = None
     """Samples that the memory holds; default: 500."""
     data: StreamFlags = field(default_factory=StreamFlags)
+    optimizer: OptimizerFlags = field(default_factory=OptimizerFlags)
     execution: ExecutionFlags = field(default_factory=ExecutionFlags)
     output: OutputFlags = field(default_factory=OutputFlags)
 
     def resolve(
         self,
+        method: str,
         given: Mapping[str, float],
         validation: float | None,
         update: Literal["random", "regular"] = "random",
         ranks: int = 1,
     ) -> RunConfig:
-        """The configuration that these options describe."""
+        """The configuration that these options describe, for one method."""
         from perdure.experiment.resolve import resolve
 
         return resolve(
             self.stream,
-            self.method,
+            method,
             self.buffer_size,
             given=given,
             network=self.data.network,
@@ -185,6 +210,7 @@ class LearnerOptions:
             precision=self.execution.precision,
             engine=self.execution.engine if ranks == 1 else "eager",
             deterministic=self.execution.deterministic,
+            optimizer=self.optimizer.optimizer,
             update=update,
             ranks=ranks,
         )

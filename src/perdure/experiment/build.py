@@ -123,7 +123,8 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
     try:
         check_network(learner, stream, sample)
     except ValueError as error:
-        raise ValueError(f"network {config.network!r}: {error}") from error
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"network {config.network!r}: {reason}") from error
     if config.ranks > 1:
         divide(learner, seed)
     return run

@@ -104,7 +104,7 @@ def resolve(
     if network is None:
         network = "mlp" if entry is None else entry.network
         if entry is None:
-            notes.append("--network is not given; using mlp")
+            notes.append("--network is not given; using mlp (for images, try --network cnn)")
     elif network not in catalog.NETWORKS and ":" not in network:
         names = ", ".join(catalog.NETWORKS)
         raise ValueError(f"unknown network {network!r}; choose from {names}, or module:function")
