@@ -327,8 +327,8 @@ def default_hyperparameters(
     else:
         values |= _learner_defaults(learner)
         notes = (
-            f"{stream} has no published settings; hyperparameters that are not given have the "
-            f"defaults of {method}, batch 32 and one epoch",
+            f"{stream} has no published settings; hyperparameters that are not given have their "
+            "method's defaults, with batch 32 and one epoch",
         )
     if dataset == "mnist5k":
         values["epochs"] *= SMALL_DATA_EPOCHS

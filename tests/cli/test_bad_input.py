@@ -71,7 +71,7 @@ CASES = {
     "run s-mnits": "'s-mnits'; choose from s-mnist, r-mnist",
     "run ''": "unknown stream ''",
     "run --method clsre": "'clsre'; choose from clser, mean-er",
-    "run --network lenet": "'lenet'; choose from mlp, resnet18, or module:function",
+    "run --network lenet": "'lenet'; choose from mlp, cnn, resnet18, or module:function",
     "run --network ''": "unknown network ''",
     "run --dataset cifar11": "'cifar11'; known datasets: mnist, mnist5k",
     "run --dataset cifar10": "s-mnist requires mnist or mnist5k, not 'cifar10'",

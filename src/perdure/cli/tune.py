@@ -133,7 +133,7 @@ def tune(options: TuneOptions) -> int:
 def _search(options: TuneOptions) -> Search:
     """What to search. Raises ValueError before any training if that is invalid."""
     from perdure.config import parse_seeds
-    from perdure.experiment.build import read_dataset
+    from perdure.experiment.build import build_run, read_dataset
     from perdure.experiment.resolve import check_names
     from perdure.experiment.space import check_space, default_space, fit_to_method, parse_space
     from perdure.experiment.tune import Search
@@ -143,6 +143,8 @@ def _search(options: TuneOptions) -> Search:
     seeds, optimizer = parse_seeds(options.seeds), options.optimizer.optimizer
     fixed = options.optimizer.given() | assignments(options.set)
     config = options.resolve(options.method, fixed, options.validation)
+    dataset = read_dataset(config)
+    build_run(config, dataset, seeds[0])  # rejects invalid values
     if options.space:
         space = parse_space(options.space)
     else:
@@ -155,7 +157,7 @@ def _search(options: TuneOptions) -> Search:
     try:
         check_names(space, options.method, optimizer)
         space = fit_to_method(space, options.method)
-        check_space(space, config, read_dataset(config), seeds[0])
+        check_space(space, config, dataset, seeds[0])
     except ValueError as error:
         files = ", ".join(text for text in options.space if "=" not in text)
         raise ValueError(f"--space {files}: {error}" if files else str(error)) from None

@@ -59,7 +59,7 @@ def from_batches(
     shape = tuple(shape)
     return Stream(
         name=name,
-        data=name,
+        data="own",
         classes=classes,
         shape=shape,
         tasks=[IterableTask(task, part, shape, classes) for task, part in parts.items()],

@@ -102,7 +102,7 @@ def from_tensors(
     held_out = make_tests(names, test, tests, shape, classes, groups)
     return Stream(
         name=name,
-        data=name,
+        data="own",
         classes=classes,
         shape=shape,
         tasks=parts,
@@ -185,9 +185,9 @@ def _warn_of_gaps(labels: Tensor, classes: int) -> None:
     if missing:
         shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
         warnings.warn(
-            f"the training labels reach {classes - 1} but {shown} "
-            f"{'does' if len(missing) == 1 else 'do'} not occur; the network has {classes} "
-            f"outputs. Renumber the labels from 0, or pass classes={classes} if this is intended",
+            f"no training sample has the label {shown}, although the highest label is "
+            f"{classes - 1}; the network needs {classes} outputs. Renumber the labels from 0, or "
+            f"pass classes={classes} if this is intended",
             UserWarning,
             stacklevel=3,
         )

@@ -175,7 +175,7 @@ class Stream:
     name: str
     """Name for results."""
     data: str
-    """Name of the dataset in results: "mnist", "mnist5k"; the stream's own name for your data."""
+    """Name of the dataset in results: "mnist", "mnist5k", "own"."""
     classes: int
     """Number of outputs of the network, for all classes of all tasks."""
     shape: tuple[int, ...]
@@ -233,8 +233,8 @@ class Stream:
         for task in self.tasks:
             if isinstance(task, ComposedTask):
                 raise ValueError(
-                    f"{self.name} cannot be split for validation, because task {task.name!r} "
-                    "supplies batches instead of a set of samples; build the stream with "
+                    f"the stream {self.name!r} cannot be split for validation: its task "
+                    f"{task.name!r} supplies batches, not a set of samples; build the stream with "
                     "from_tensors or from_dataset"
                 )
         labels, ids, used = [], [], 0
