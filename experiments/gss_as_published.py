@@ -15,7 +15,7 @@ import torch
 
 from perdure.learners import GSS, gradient_similarity
 from perdure.learners.gss import FIRST_SCORE
-from perdure.learners.learner import evaluation_mode
+from perdure.learners.predictor import evaluation_mode
 from perdure.records import Samples
 
 

@@ -11,7 +11,7 @@ with the full MNIST installed:
 from __future__ import annotations
 
 from perdure.learners import GSS, gradient_similarity
-from perdure.learners.learner import evaluation_mode
+from perdure.learners.predictor import evaluation_mode
 from perdure.records import Samples
 
 

@@ -33,7 +33,8 @@ def resolved(command: str) -> RunConfig:
     assert program == "perdure"
     options = parse(words)
     assert isinstance(options, RunOptions)
-    return _resolve(options, ranks=1)
+    (config,) = _resolve(options, ranks=1)
+    return config
 
 
 def test_a_study_prints_the_best_command_and_writes_a_table_and_a_figure(

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import perdure
 from perdure import catalog, learners
 from perdure.learners import ER, SGD, Learner, Predictor
-from perdure.learners.learner import unit_range
+from perdure.learners.predictor import unit_range
 from perdure.networks import MLP
 from perdure.randomness import generator
 from perdure.records import Samples

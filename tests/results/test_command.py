@@ -38,7 +38,8 @@ def again(config: RunConfig) -> RunConfig:
     options = parse(words[words.index("perdure") + 1 :])
     assert isinstance(options, RunOptions)
     assert options.seeds == ("0:3" if config.ranks == 1 else "0")
-    return _resolve(options, config.ranks)
+    (resolved,) = _resolve(options, config.ranks)
+    return resolved
 
 
 def check(config: RunConfig) -> None:

@@ -10,8 +10,8 @@ from perdure.learners.gem import GEM as GEM
 from perdure.learners.gss import GSS as GSS
 from perdure.learners.icarl import ICaRL as ICaRL
 from perdure.learners.learner import Learner as Learner
-from perdure.learners.learner import Predictor as Predictor
 from perdure.learners.mean_er import MeanER as MeanER
 from perdure.learners.mer import MER as MER
 from perdure.learners.multi_batch import MultiBatchNetwork as MultiBatchNetwork
+from perdure.learners.predictor import Predictor as Predictor
 from perdure.learners.sgd import SGD as SGD

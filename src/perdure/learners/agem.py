@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from perdure.learners.arguments import Augment, check_counts
 from perdure.learners.gem import ProjectedGradient
-from perdure.learners.learner import Augment, Normalise, check_counts
+from perdure.learners.predictor import Normalise
 from perdure.memory import TaskBuffer
 
 

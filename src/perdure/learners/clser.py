@@ -7,9 +7,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.age_histogram import AgeHistogram
+from perdure.learners.arguments import Augment, check_counts, check_weights
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
-from perdure.learners.learner import Augment, Normalise, Predictor, check_counts, check_weights
 from perdure.learners.multi_batch import MultiBatchForward
+from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
 
 

@@ -6,8 +6,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_counts, check_weights
+from perdure.learners.arguments import Augment, check_counts, check_weights
+from perdure.learners.learner import Learner
 from perdure.learners.multi_batch import MultiBatchForward
+from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
 

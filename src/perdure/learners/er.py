@@ -6,7 +6,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_counts
+from perdure.learners.arguments import Augment, check_counts
+from perdure.learners.learner import Learner
+from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
 

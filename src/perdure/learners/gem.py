@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.learner import Augment, Learner, Normalise, check_weights
+from perdure.learners.arguments import Augment, check_weights
+from perdure.learners.learner import Learner
+from perdure.learners.predictor import Normalise
 from perdure.memory import TaskBuffer
 from perdure.records import Samples
 

@@ -7,12 +7,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
+from perdure.learners.arguments import Augment, check_counts
 from perdure.learners.gradient_similarity import (
     compare_gradients,
     compare_linear_layers,
     has_only_linear_layers,
 )
-from perdure.learners.learner import Augment, Learner, Normalise, check_counts, evaluation_mode
+from perdure.learners.learner import Learner
+from perdure.learners.predictor import Normalise, evaluation_mode
 from perdure.memory import GradientBuffer
 from perdure.records import Samples
 

@@ -7,9 +7,8 @@ a tensor), and everything that changes is stored in tensors with fixed addresses
 
 from __future__ import annotations
 
-import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,56 +16,16 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from perdure.learners.arguments import Augment, check_optimizer
 from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
+from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
-Normalise = Callable[[Tensor], Tensor]
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
-
-
-class Predictor:
-    """A network for inference: maps raw inputs to scores, in evaluation mode.
-
-    Args:
-        module: Holds every weight that the scores depend on.
-        normalise: Maps raw inputs to the inputs of `module`.
-    """
-
-    def __init__(self, module: nn.Module, normalise: Normalise) -> None:
-        self.module = module
-        self.normalise = normalise
-
-    @torch.no_grad()
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Return scores [n, classes]; a softmax turns them into probabilities.
-
-        Args:
-            inputs: Raw inputs [n, ...].
-        """
-        with evaluation_mode(self.module):
-            return self.module(self.normalise(inputs))  # type: ignore[no-any-return]
-
-
-@contextmanager
-def evaluation_mode(module: nn.Module) -> Iterator[None]:
-    """Switch a module to evaluation mode and restore the mode of every submodule afterwards."""
-    training = [part for part in module.modules() if part.training]
-    module.eval()
-    try:
-        yield
-    finally:
-        for part in training:
-            part.training = True
-
-
-def unit_range(inputs: Tensor) -> Tensor:
-    """Scale uint8 inputs to floats in [0, 1] and return float inputs unchanged."""
-    return inputs.to(torch.float32).div_(255) if inputs.dtype == torch.uint8 else inputs
 
 
 class Learner(ABC):
@@ -118,7 +77,7 @@ class Learner(ABC):
                     f"lr is {lr!r} and optimizer is given; set the learning rate in the optimizer "
                     "and omit lr"
                 )
-            _check_optimizer(optimizer, parameters)
+            check_optimizer(optimizer, parameters)
         self.network = network.train()
         self._parameters = parameters
         self.optimizer = optimizer
@@ -463,20 +422,6 @@ class Learner(ABC):
             raise ValueError(f"{path}: {error}") from error
 
 
-def check_counts(**values: int) -> None:
-    """Raise ValueError unless all arguments are at least 1."""
-    for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected 1 or more")
-
-
-def check_weights(**values: float) -> None:
-    """Raise ValueError unless all arguments are finite and not negative."""
-    for name, value in values.items():
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{name} is {value}; expected a finite number, 0 or more")
-
-
 def _is_plain_sgd(optimizer: Optimizer) -> bool:
     """Return whether this is plain SGD without step hooks.
 
@@ -492,25 +437,6 @@ def _is_plain_sgd(optimizer: Optimizer) -> bool:
         and not optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
     )
-
-
-def _check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
-    if not isinstance(optimizer, Optimizer):
-        raise ValueError(
-            f"optimizer is {optimizer!r}; expected an instance, such as "
-            "torch.optim.Adam(network.parameters())"
-        )
-    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
-    if closure is not None and closure.default is inspect.Parameter.empty:
-        raise ValueError(
-            f"{type(optimizer).__name__}.step needs a closure; expected an optimizer that does not"
-        )
-    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    if not given <= {id(p) for p in parameters}:
-        raise ValueError(
-            "the optimizer has parameters that do not belong to the network; create it from "
-            "network.parameters()"
-        )
 
 
 def _global_state(device: torch.device) -> Tensor:

