@@ -286,6 +286,7 @@ def test_every_identifying_setting_changes_the_hash() -> None:
         "method": "er",
         "buffer_size": 2,
         "hyperparameters": {"lr": 0.2},
+        "optimizer": "adam",
         "update": "regular",
         "device": "cuda",
         "precision": "bf16",
