@@ -224,7 +224,7 @@ def test_a_users_stream_is_tuned_on_a_part_of_its_training_samples(
     optimizer: str, here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (here / "streams_to_tune.py").write_text(OWN_STREAMS)
-    words = f"tune streams_to_tune:stream --trials 2 --optimizer {optimizer} --set batch=50 --json"
+    words = f"tune streams_to_tune:stream --trials 1 --optimizer {optimizer} --set batch=50 --json"
     assert main(shlex.split(words)) == 0
     *_, command, line = capfd.readouterr().out.splitlines()
     config, found = resolved(command), json.loads(line)["best"]["values"]
