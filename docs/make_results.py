@@ -21,7 +21,7 @@ from typing import Any
 
 from perdure import catalog
 from perdure.config import RunConfig, default_hyperparameters
-from perdure.presets import Figure, published_code_figures
+from perdure.presets import Figure, gcil_run, published_code_figures
 from perdure.results import Spread, collect, verdict
 from perdure.results.table import figures_for, published_spread, spread_text
 
@@ -51,9 +51,14 @@ class Row:
     @property
     def label(self) -> str:
         """The method, with the hyperparameters that depart from the published ones."""
-        departures = self.config.departures().items()
-        listed = ", ".join(f"{name.replace('_', ' ')} {value:g}" for name, value in departures)
-        return f"{self.config.method_title} ({listed})" if listed else self.config.method_title
+        config = self.config
+        parts = [
+            f"{name.replace('_', ' ')} {value:g}" for name, value in config.departures().items()
+        ]
+        run = gcil_run(config.method, config.stream, config.buffer_size)
+        if run is not None and run.reads:  # the paper's runs did not see the fixed stream
+            parts.insert(0, f"{config.stream_seed or 'fixed'} stream")
+        return f"{config.method_title} ({', '.join(parts)})" if parts else config.method_title
 
     @property
     def buffer(self) -> str:

@@ -27,6 +27,7 @@ from perdure.streams import (
     Scale,
     Stream,
 )
+from perdure.streams.gcil import MemoryDraws
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,22 @@ OPTIMIZERS: dict[str, OptimizerEntry] = {
 }
 
 
-def build_stream(name: str, dataset: Dataset, seed: int | None = None) -> Stream:
-    """Build a stream of the catalog; `seed`, of a random composition, has a default there."""
+def build_stream(
+    name: str, dataset: Dataset, seed: int | None = None, memory: MemoryDraws | None = None
+) -> Stream:
+    """Build a stream of the catalog.
+
+    Args:
+        name: The stream's name.
+        dataset: The dataset to build it from.
+        seed: Seed of a random composition; the stream's own by default.
+        memory: For GCIL streams, what a learner of the published code draws between phases.
+    """
     entry = STREAMS[name]
     if entry.seed is None:
         return entry.build(dataset)
-    return entry.build(dataset, seed=entry.seed if seed is None else seed)
+    further = {} if memory is None else {"memory": memory}
+    return entry.build(dataset, seed=entry.seed if seed is None else seed, **further)
 
 
 def find_object(reference: str, what: str) -> Any:

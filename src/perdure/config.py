@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 from perdure import catalog, presets
 from perdure.learners import Learner
+from perdure.streams.gcil import MemoryDraws
 
 Role = Literal["comparison", "method", "execution", "remark"]
 """What a setting is for.
@@ -38,6 +39,10 @@ NOT_HYPERPARAMETERS = frozenset(
 )
 """Arguments of learners that are settings of their own, or not numbers."""
 MAX_SEEDS = 10_000
+PER_RUN = "per-run"
+"""The stream seed of a new composition for each run."""
+PUBLISHED = "published"
+"""The stream seed of the stream that the paper's runs of the method and buffer size saw."""
 SMALL_DATA_EPOCHS = 15
 """Passes over mnist5k for each pass over MNIST: about as many steps."""
 DEVICE_DEFAULTS = {
@@ -60,7 +65,8 @@ class RunConfig:
         data_checksum: Fingerprint of the data.
         network: A name of the catalog, or a user's `module:function`.
         stream_seed: Seed of the stream's composition; None for the stream's own, "per-run" for
-            a new composition with each run's seed.
+            a new composition with each run's seed, "published" for the GCIL stream that the
+            paper's runs of this method and buffer size saw.
         validation: Share of the training samples that replaces the test set.
         max_steps: Steps after which the stream ends.
         method: A name of the catalog, or a user's `module:class`.
@@ -160,7 +166,8 @@ class RunConfig:
         def shared(config: RunConfig) -> tuple[Any, ...]:
             settings = config.select("comparison", "execution")
             joint = catalog.is_joint(config.method)
-            return settings, config.data_root, config.batch, config.epochs, joint
+            draws = config.memory_draws()  # runs with different ones have different streams
+            return settings, config.data_root, config.batch, config.epochs, joint, draws
 
         return shared(self) == shared(other)
 
@@ -239,6 +246,18 @@ class RunConfig:
                 words += [flag] if value is True else [flag, str(value)]
         return words
 
+    def memory_draws(self) -> MemoryDraws | None:
+        """What the memory drew between the phases of a published GCIL stream.
+
+        None if the composition of the stream does not depend on the learner.
+        """
+        if self.stream_seed != PUBLISHED:
+            return None
+        run = presets.gcil_run(self.method, self.stream, self.buffer_size)
+        if run is None or self.buffer_size is None:
+            raise ValueError(f"the paper has no run of {self}")
+        return MemoryDraws(self.buffer_size, run.reads, self.epochs, self.batch)
+
     def published_figures(self, table: str | None = None) -> list[presets.Figure]:
         """The paper's figures for these settings, compared by their resolved values.
 
@@ -250,11 +269,10 @@ class RunConfig:
         """
         entry = catalog.STREAMS.get(self.stream)
         preset = presets.find(self.method, self.stream, self.buffer_size)
-        changed = set(self.non_defaults()) - set(self.select("execution"))
-        if entry is not None and self.stream_seed == entry.seed:
-            changed.discard("stream_seed")
+        changed = set(self.non_defaults()) - {"stream_seed", *self.select("execution")}
         if (
             entry is None
+            or self.stream_seed not in self._published_stream_seeds(entry)
             or preset is None
             or preset.notes
             or self.dataset != entry.datasets[0]
@@ -267,6 +285,11 @@ class RunConfig:
             for figure in presets.paper_figures(table, self.stream, self.method, self.buffer_size)
             if {**preset.values, **figure.settings} == self.hyperparameters
         ]
+
+    def _published_stream_seeds(self, entry: catalog.Entry) -> tuple[int | str | None, ...]:
+        """The stream seeds that give the stream of the paper's runs."""
+        run = presets.gcil_run(self.method, self.stream, self.buffer_size)
+        return (PUBLISHED,) if run is not None and run.reads else (None, entry.seed)
 
     @property
     def is_published(self) -> bool:

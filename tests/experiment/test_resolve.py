@@ -40,6 +40,9 @@ OWN = """
 """
 
 
+GCIL = {"stream": "gcil-cifar100-uniform", "stream_seed": "published"}
+
+
 def on_mnist(
     small_mnist: Path, stream: str = "s-mnist", method: str = "clser", **other: Any
 ) -> RunConfig:
@@ -184,6 +187,12 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
         ({"stream": "s-cifar10", "dataset": "mnist5k"}, "s-cifar10 requires cifar10"),
         ({"buffer_size": -3}, "--buffer-size is -3"),
         ({"stream": "r-mnist", "stream_seed": "each"}, "--stream-seed is 'each'"),
+        ({"stream": "r-mnist", "stream_seed": "published"}, "no run of clser on r-mnist"),
+        ({**GCIL, "method": "er", "buffer_size": 300}, "no run of er on gcil.*buffer 300"),
+        ({**GCIL, "method": "mean-er"}, "the paper has no run of mean-er"),
+        ({**GCIL, "validation": 0.1}, "omit --validation"),
+        ({**GCIL, "given": {"epochs": 10}}, "the paper has .* 100 epochs"),
+        ({**GCIL, "given": {"batch": 10}}, "batch 32"),
         ({"validation": float("nan")}, "validation.* nan"),
         ({"given": {"seed": 3}}, "no hyperparameter 'seed'"),
         ({"given": {"tasks": 3}, "method": "gem"}, "no hyperparameter 'tasks'"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perdure.learners import CLSER
+from perdure.learners import CLSER, MeanER
 from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.training import fit
 
 CLASSES = 4
 SHAPE = (2, 4, 4)
@@ -461,3 +463,37 @@ def test_memories_start_as_copies_of_the_network() -> None:
 def test_invalid_arguments_are_rejected(arguments: dict[str, float], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         CLSER(nn.Linear(3, 2), **{"buffer_size": 4, **arguments})  # type: ignore[arg-type]
+
+
+# -- warning about a memory that lags ---------------------------------------------------------
+
+
+def learnable(steps: int) -> list[tuple[Tensor, Tensor]]:
+    """Batches of four well separated classes."""
+    draws = torch.Generator().manual_seed(0)
+    centres = 3 * torch.randn(4, 8, generator=draws)
+    labels = torch.randint(4, (steps, 16), generator=draws)
+    return [(centres[y] + 0.1 * torch.randn(16, 8, generator=draws), y) for y in labels]
+
+
+def test_memory_that_lags_behind_is_reported_once() -> None:
+    learner = CLSER(
+        nn.Linear(8, 4), buffer_size=100, stable_window=None, stable_rate=0.02, stable_decay=0.999
+    )
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        for inputs, labels in learnable(300):
+            learner.observe(inputs, labels)
+    assert ["stable_window" in str(warning.message) for warning in found] == [True]
+
+
+def test_memory_that_keeps_up_is_not_reported() -> None:
+    learner = CLSER(nn.Linear(8, 4), buffer_size=100)
+    for inputs, labels in learnable(300):  # a warning would be an error
+        learner.observe(inputs, labels)
+
+
+def test_fit_reports_a_memory_that_lags_behind() -> None:
+    learner = MeanER(nn.Linear(8, 4), buffer_size=100, window=None, rate=0.01)
+    with pytest.warns(UserWarning, match="set window"):
+        fit(learner, learnable(800))

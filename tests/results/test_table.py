@@ -16,6 +16,7 @@ from perdure.config import RunConfig, parse_seeds
 from perdure.presets import Figure, paper_figures
 from perdure.results.records import Timing
 from perdure.results.table import Spread, group, published_spread, slug, verdict
+from perdure.streams.gcil import MemoryDraws
 
 from . import made
 from .made import collection, record, setting
@@ -160,6 +161,44 @@ def test_other_settings_have_no_published_figure(changed: dict[str, Any]) -> Non
     found = setting(record(**changed))
     assert found.figures() == []
     assert found.verdict() is None
+
+
+@pytest.mark.parametrize("stream", ["gcil-cifar100-uniform", "gcil-cifar100-longtail"])
+@pytest.mark.parametrize("method", ["sgd", "joint", "er", "derpp", "clser"])
+@pytest.mark.parametrize("buffer_size", [200, 500, 1000])
+def test_gcil_figures_belong_to_the_stream_that_the_method_saw(
+    stream: str, method: str, buffer_size: int
+) -> None:
+    gcil: dict[str, Any] = {
+        "stream": stream,
+        "dataset": "cifar100",
+        "network": "resnet18",
+        "buffer_size": buffer_size,
+    }
+    fixed = setting(record(method, **gcil))
+    assert bool(fixed.figures()) == (method in ("sgd", "joint"))
+    if method not in ("sgd", "joint"):
+        published = setting(record(method, **gcil, stream_seed="published"))
+        assert published.figures(table="3")
+        assert "--stream-seed published" in published.command
+        assert published.config.hash != fixed.config.hash
+        draws = published.config.memory_draws()
+        assert draws == MemoryDraws(buffer_size, 2 if method == "derpp" else 1, 100, 32)
+
+
+def test_runs_with_different_published_streams_are_not_trained_side_by_side() -> None:
+    def config(method: str, buffer_size: int) -> RunConfig:
+        return record(
+            method,
+            stream="gcil-cifar100-uniform",
+            buffer_size=buffer_size,
+            stream_seed="published",
+        ).config
+
+    er = config("er", 500)
+    assert er.can_share_a_device(config("clser", 500))
+    assert not er.can_share_a_device(config("derpp", 500))
+    assert not er.can_share_a_device(config("er", 200))
 
 
 def test_the_stream_seed_of_the_paper_may_be_given() -> None:

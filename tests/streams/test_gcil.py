@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from scipy import stats
 from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams import CIFAR10, CropFlip, Stream, gcil
+from perdure.streams.gcil import MemoryDraws
 
 _FIRST_SHOWN = """
 19 29 0 11 1 86 90 28 23 31 39 96 82 17 71 8 97 80 74 59 70 87 84 64 52 42 47 65 21 22 81
@@ -48,6 +50,67 @@ def test_the_published_numbers_are_reproduced(cifar100: Dataset) -> None:
     assert sum(longtail) == 19374
     assert uniform[4] == 500
     assert len(set(gcil(cifar100).tasks[4].samples().labels.tolist())) == 1
+
+
+@pytest.mark.parametrize(
+    ("weights", "classes", "samples"),
+    [
+        ("uniform", "34 37 50 21 15 25 48 41 27 48 47 42 27 20 11 2 37 32 16 37", 19796),
+        ("longtail", "34 37 50 21 15 25 48 1 46 8 27 48 39 39 12 13 11 16 7 1", 18441),
+    ],
+)
+def test_the_streams_of_the_published_runs_are_reproduced(
+    weights: Literal["uniform", "longtail"], classes: str, samples: int, cifar100: Dataset
+) -> None:
+    """The published sampler and memory, run together: buffer 500, 100 epochs, one read."""
+    tasks = gcil(cifar100, weights=weights, memory=MemoryDraws(500, 1, 100, 32)).tasks
+    labels = [task.samples().labels.tolist() for task in tasks]
+    assert " ".join(str(len(set(phase))) for phase in labels) == classes
+    assert sum(map(len, labels)) == samples
+
+
+@pytest.mark.parametrize(("buffer_size", "reads"), [(20, 1), (20, 2), (130, 1), (7, 0)])
+def test_memory_draws_equal_those_of_a_learner(buffer_size: int, reads: int) -> None:
+    """A reservoir that draws number by number from the generator of the stream."""
+    epochs, batch, phases, size = 2, 8, 5, 60
+    data = dataset([2, 0, 3, 1, 4], 55)
+    labels = data.train.labels.numpy()
+    random = np.random.RandomState(1993)
+    left = {c: list(np.flatnonzero(labels == c)) for c in (2, 0, 3, 1, 4)}
+    memory: list[int] = []
+    seen = 0
+    expected = []
+    for _ in range(phases):
+        available = [c for c in left if left[c]]
+        number = 1 + random.randint(min(len(available), 3))
+        chosen = random.choice(available, number, replace=False)
+        while True:
+            drawn = random.choice(number, size, p=np.full(number, 1 / number))
+            if len(set(drawn.tolist())) == number:
+                break
+        phase = []
+        for position, c in enumerate(chosen.tolist()):
+            picked = random.permutation(len(left[c]))[: (drawn == position).sum()]
+            phase += [left[c][i] for i in picked]
+            left[c] = [row for i, row in enumerate(left[c]) if i not in set(picked.tolist())]
+        expected.append(phase)
+        for _ in range(epochs):
+            for start in range(0, len(phase) - batch + 1, batch):
+                for _ in range(reads):
+                    if memory:
+                        random.choice(len(memory), min(4, len(memory)), replace=False)
+                for row in phase[start : start + batch]:
+                    if len(memory) < buffer_size:
+                        memory.append(row)
+                    else:
+                        slot = random.randint(0, seen + 1)
+                        if slot < buffer_size:
+                            memory[slot] = row
+                    seen += 1
+    draws = MemoryDraws(buffer_size, reads, epochs, batch)
+    stream = gcil(data, phases=phases, size=size, most=3, memory=draws)
+    found = [task.samples().inputs[:, 1:, 0, 0].int() for task in stream.tasks]
+    assert [(p[:, 0] * 256 + p[:, 1]).tolist() for p in found] == expected
 
 
 def test_phases_respect_their_limits_and_no_sample_is_used_twice(stream: Stream) -> None:

@@ -16,6 +16,7 @@ from perdure.cli.options import (
     DataFlags,
     ExecutionFlags,
     File,
+    Name,
     Names,
     OutputFlags,
     Repeated,
@@ -63,6 +64,8 @@ class ReproduceOptions:
     """Only these values of a hyperparameter, for example plastic_rate=0.2,0.5 in s3."""
     seeds: Annotated[str | None, arg(metavar="SEEDS", help_behavior_hint="")] = None
     """3, or 0,4,7, or 0:10 (10 excluded); default: those of the grid, or as many as the paper."""
+    stream_seed: Name = None
+    """Composition of r-mnist, p-mnist and gcil, as for run; default: that of the paper's runs."""
     dry_run: Switch = False
     """Show what would be run and how long it may take."""
     backend: Literal["local", "ray"] = "local"
@@ -155,6 +158,7 @@ def _grid(options: ReproduceOptions) -> Grid:
         buffer_sizes=listed("--buffer-sizes", options.buffer_sizes, int),
         where=where,
         seeds=options.seeds,
+        stream_seed=options.stream_seed,
     )
 
 

@@ -17,7 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from perdure import catalog
-from perdure.config import LOOP_HYPERPARAMETERS, RunConfig, is_optional
+from perdure.config import LOOP_HYPERPARAMETERS, PER_RUN, PUBLISHED, RunConfig, is_optional
 from perdure.data import Dataset, load
 from perdure.learners import Learner
 from perdure.randomness import derive, generator
@@ -51,9 +51,13 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
             stream = stream.validation(config.validation)
     else:
         stream_seed = config.stream_seed
-        if isinstance(stream_seed, str):
+        if stream_seed == PER_RUN:
             stream_seed = derive(seed, "stream") % 2**32
-        stream = catalog.build_stream(config.stream, dataset, stream_seed)
+        elif stream_seed == PUBLISHED:
+            stream_seed = None
+        assert not isinstance(stream_seed, str)
+        memory = config.memory_draws()
+        stream = catalog.build_stream(config.stream, dataset, stream_seed, memory)
     if catalog.is_joint(config.method):
         return stream.joined(config.batch, generator(seed, "collection"))
     return stream

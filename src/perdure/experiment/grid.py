@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from perdure import catalog
-from perdure.config import RunConfig, parse_seeds
+from perdure.config import PUBLISHED, RunConfig, parse_seeds
 from perdure.data import DATASETS, explain_missing, locate
 from perdure.experiment.build import build_run, build_stream, read_dataset
 from perdure.experiment.plan import Plan, plan_setting
 from perdure.experiment.resolve import DEFAULT_BUFFER_SIZE, check_method, resolve
-from perdure.presets import paper_figures
+from perdure.presets import Figure, gcil_run, paper_figures
 from perdure.training.loop import total_steps
 
 PAPER_TABLES = {
@@ -33,6 +33,7 @@ _KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     "methods": ((str,), "names"),
     "buffer_sizes": ((int,), "whole numbers"),
     "networks": ((str,), "names"),
+    "stream_seeds": ((str, int), "numbers, per-run or published"),
 }
 
 
@@ -49,12 +50,15 @@ class Cell:
     """The network, if not the stream's."""
     seeds: str | None = None
     """Its seeds, if not those of the grid."""
+    stream_seed: int | str | None = None
+    """Seed of the stream's composition, if not the stream's own."""
 
     def __str__(self) -> str:
         buffer_size = [] if self.buffer_size is None else [f"buffer {self.buffer_size}"]
         network = [] if self.network is None else [self.network]
         given = [f"{name} {value:g}" for name, value in self.given.items()]
-        return ", ".join([f"{self.method} on {self.stream}", *buffer_size, *network, *given])
+        seed = [] if self.stream_seed is None else [f"stream seed {self.stream_seed}"]
+        return ", ".join([f"{self.method} on {self.stream}", *buffer_size, *network, *given, *seed])
 
 
 @dataclass(frozen=True)
@@ -70,7 +74,7 @@ class Grid:
 
 
 def paper_grid(name: str) -> Grid:
-    """The settings for which a table of the paper has a figure.
+    """The settings for which a table of the paper has a figure, on the streams that it saw.
 
     >>> grid = paper_grid("table2")
     >>> len(grid.cells), str(grid.cells[-1])
@@ -79,9 +83,17 @@ def paper_grid(name: str) -> Grid:
     if name not in PAPER_TABLES:
         raise ValueError(f"unknown table {name!r}; choose from {', '.join(PAPER_TABLES)}")
     table, title = PAPER_TABLES[name]
-    cells = [Cell(f.stream, f.method, f.buffer_size, f.settings) for f in paper_figures(table)]
+    cells = [
+        Cell(f.stream, f.method, f.buffer_size, f.settings, stream_seed=_published_seed(f))
+        for f in paper_figures(table)
+    ]
     seeds = "0:3" if table == "S3" else "0:10"  # as many as in the paper
     return Grid(name, title, seeds, _unique(cells), table)
+
+
+def _published_seed(figure: Figure) -> str | None:
+    run = gcil_run(figure.method, figure.stream, figure.buffer_size)
+    return PUBLISHED if run is not None and run.reads else None
 
 
 def read_grid(path: Path) -> Grid:
@@ -93,6 +105,7 @@ def read_grid(path: Path) -> Grid:
     methods = ["clser", "my:Method"]
     buffer_sizes = [200, 500]     # 500 by default
     networks = ["mlp"]            # the stream's by default
+    stream_seeds = ["published"]  # as --stream-seed; the stream's own by default
     consistency_weight = [1, 2]   # any hyperparameter; all combinations of the lists are run
     """
     try:
@@ -126,12 +139,12 @@ def _combinations(run: Mapping[str, Any]) -> list[Cell]:
             raise ValueError(f"{key} is {run[key]!r}; expected {expected}")
     streams, methods = lists.pop("streams", ["s-mnist"]), lists.pop("methods", ["clser"])
     sizes = lists.pop("buffer_sizes", [DEFAULT_BUFFER_SIZE])
-    networks = lists.pop("networks", [None])
+    networks, stream_seeds = lists.pop("networks", [None]), lists.pop("stream_seeds", [None])
     return [
-        Cell(stream, method, size, dict(zip(lists, values, strict=True)), network, seeds)
+        Cell(stream, method, size, dict(zip(lists, values, strict=True)), network, seeds, composed)
         for stream, method in itertools.product(streams, methods)
         for size in (sizes if _has_memory(method) else [None])
-        for network in networks
+        for network, composed in itertools.product(networks, stream_seeds)
         for values in itertools.product(*lists.values())
     ]
 
@@ -149,14 +162,23 @@ def select(
     buffer_sizes: Sequence[int] | None = None,
     where: Mapping[str, Sequence[float]] | None = None,
     seeds: str | None = None,
+    stream_seed: str | None = None,
 ) -> Grid:
     """A part of a grid; arguments that are None select everything.
 
     Methods that the grid does not have are added, on its streams and with its buffer sizes.
     Settings without a memory have any buffer size. `where` selects values of hyperparameters,
-    and `seeds` replaces all seeds.
+    and `seeds` replaces all seeds. `stream_seed` replaces that of all streams that have one.
     """
     cells = list(grid.cells)
+    if stream_seed is not None:
+        if not any(_is_random(cell.stream) for cell in cells):
+            raise ValueError(f"{grid.name} is deterministic; --stream-seed does not apply")
+        cells = [
+            replace(cell, stream_seed=stream_seed) if _is_random(cell.stream) else cell
+            for cell in cells
+        ]
+        grid = replace(grid, cells=tuple(cells))
     if seeds is not None:
         parse_seeds(seeds)
         cells = [replace(cell, seeds=None) for cell in cells]
@@ -215,6 +237,11 @@ def _has_memory(method: str) -> bool:
     return catalog.takes_buffer(method)
 
 
+def _is_random(stream: str) -> bool:
+    entry = catalog.STREAMS.get(stream)
+    return entry is not None and entry.seed is not None
+
+
 def _unique(cells: Sequence[Cell]) -> tuple[Cell, ...]:
     unique: list[Cell] = []
     for cell in cells:
@@ -265,6 +292,7 @@ def plan_grid(
                 cell.buffer_size,
                 given=cell.given,
                 network=cell.network,
+                stream_seed=cell.stream_seed,
                 # Given explicitly, so that no smaller dataset is substituted.
                 dataset=None if entry is None else dataset or entry.datasets[0],
                 data_root=None if entry is None else data_root,

@@ -9,11 +9,13 @@ from typing import Any, Literal, cast
 
 import torch
 
-from perdure import catalog
+from perdure import catalog, presets
 from perdure.config import (
     DEVICE_DEFAULTS,
     LOOP_HYPERPARAMETERS,
     NOT_HYPERPARAMETERS,
+    PER_RUN,
+    PUBLISHED,
     RunConfig,
     default_hyperparameters,
     normalised,
@@ -22,7 +24,6 @@ from perdure.data import DATASETS, locate
 from perdure.experiment.build import load_user_stream, read_dataset
 
 DEFAULT_BUFFER_SIZE = 500
-PER_RUN = "per-run"
 
 
 def resolve(
@@ -57,7 +58,7 @@ def resolve(
         dataset: Name of the dataset; by default the paper's, or the digits that ship with perdure
             if that is not installed.
         data_root: Folder with the datasets, the only one searched.
-        stream_seed: Seed of the stream's composition, or "per-run".
+        stream_seed: Seed of the stream's composition, or "per-run", or "published".
         validation: Share of the training samples that replaces the test set.
         max_steps: Steps after which the stream ends.
         device: "cpu", "cuda" or "auto".
@@ -132,6 +133,8 @@ def resolve(
         data_root=None if data_root is None else str(data_root),
         notes=tuple(notes),
     )
+    if config.stream_seed == PUBLISHED:
+        config = _published_stream(config)
     data = read_dataset(replace(config, device="cpu"))
     if data is not None:
         return replace(config, data_checksum=data.checksum)
@@ -234,6 +237,28 @@ def _stream_seed(stream: str, seed: int | str | None) -> int | str | None:
         raise ValueError(f"{stream} is deterministic; --stream-seed does not apply")
     if isinstance(seed, str) and seed.isascii() and seed.isdecimal():
         seed = int(seed)
-    if isinstance(seed, str) and seed != PER_RUN:
-        raise ValueError(f"--stream-seed is {seed!r}; expected a number or {PER_RUN}")
+    if isinstance(seed, str) and seed not in (PER_RUN, PUBLISHED):
+        raise ValueError(f"--stream-seed is {seed!r}; expected a number, {PER_RUN} or {PUBLISHED}")
     return None if seed == entry.seed else seed
+
+
+def _published_stream(config: RunConfig) -> RunConfig:
+    """The configuration, if the paper has such a run on a GCIL stream.
+
+    Methods without a memory saw the stream that everyone else sees by default.
+    """
+    run = presets.gcil_run(config.method, config.stream, config.buffer_size)
+    if run is None:
+        raise ValueError(
+            f"--stream-seed {PUBLISHED} is the GCIL stream of the paper's runs, and the paper has "
+            f"no run of {config} there"
+        )
+    if config.validation is not None:
+        raise ValueError(f"--stream-seed {PUBLISHED} needs all training samples; omit --validation")
+    if config.batch != run.batch or config.epochs not in run.epochs:
+        epochs = " or ".join(map(str, run.epochs))
+        raise ValueError(
+            f"--stream-seed {PUBLISHED}: the stream depends on the batch and the epochs; the paper "
+            f"has {config} with batch {run.batch} and {epochs} epochs"
+        )
+    return config if run.reads else replace(config, stream_seed=None)

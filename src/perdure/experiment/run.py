@@ -20,7 +20,7 @@ from perdure.experiment.build import build_engine, build_run, config_file, read_
 from perdure.experiment.pool import Failure
 from perdure.files import DamagedError
 from perdure.results.folder import RunFolder
-from perdure.training.callbacks import Callback, EventLog
+from perdure.training.callbacks import Callback, EventLog, ProgressCheck
 from perdure.training.checkpoint import Checkpointer, CheckpointStore, describe_environment
 from perdure.training.loop import Position, Progress, TrainingError, train
 from perdure.training.shared import SharedCheckpointer, SharedFolder, stop_on_rank_0
@@ -98,9 +98,11 @@ class Job:
                 content = config_file(planned.config, planned.seed, run.stream)
                 folder.reopen(content) if resumed else folder.begin(content)
                 logs.append(EventLog(folder, run))
+            # The published settings are known to start slowly on some streams.
+            checks = [ProgressCheck()] if config.dataset is None else []
             train(
                 runs,
-                callbacks=[*logs, checkpointer, _Report(report)],
+                callbacks=[*logs, checkpointer, _Report(report), *checks],
                 max_steps=config.max_steps,
                 engine=engine,
                 stop=stop if config.ranks == 1 else stop_on_rank_0(stop),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
 from typing import NamedTuple
 
@@ -10,8 +11,14 @@ from torch.nn import functional as F
 
 from perdure.learners.learner import Learner
 from perdure.learners.multi_batch import MultiBatchForward
-from perdure.memory import Reservoir
+from perdure.memory import Reservoir, SemanticMemory
 from perdure.records import Samples
+
+_LAG = 0.1
+"""Difference in accuracy from which the predicting memory lags behind the working network."""
+_LAG_CHECKS = 3
+"""Successive checks that must show a lag before there is a warning."""
+_LAG_SAMPLES = 256
 
 
 class ReplayLogits(NamedTuple):
@@ -30,6 +37,8 @@ class ConsistentReplay(Learner):
     memory_batch: int
     consistency_weight: float
     forward_batches: MultiBatchForward
+    _lags = 0
+    """Successive checks that showed a lag; -1 after the warning."""
 
     def step(self, inputs: Tensor, labels: Tensor) -> None:
         """One iteration of Algorithm 1."""
@@ -73,3 +82,33 @@ class ConsistentReplay(Learner):
 
     def record_sources(self, source: Tensor | None) -> None:
         """Collect statistics about the sources of replay logits. No-op by default."""
+
+    def check_progress(self) -> None:
+        """Warn once if the memory that predicts lags behind the working network for long.
+
+        Compares their accuracy on stored samples.
+        """
+        stored = self.memory.contents()
+        if stored is None or self._lags < 0:
+            return
+        samples = stored.slice(0, min(_LAG_SAMPLES, self.memory.filled))
+        predictors = self.predictors()
+        name = next(iter(predictors))
+        accuracy = {
+            key: float((predictors[key](samples.inputs).argmax(1) == samples.labels).float().mean())
+            for key in (name, "working")
+        }
+        lags = accuracy["working"] - accuracy[name] > _LAG
+        self._lags = self._lags + 1 if lags else 0
+        if self._lags == _LAG_CHECKS:
+            self._lags = -1
+            setting = "window" if name == "mean" else f"{name}_window"
+            memory: SemanticMemory = getattr(self, name)
+            remedy = "0.05" if memory.window is None else f"less than {memory.window:g}"
+            warnings.warn(
+                f"the {name} memory, which predicts, lags behind the working network: after "
+                f"{int(self.steps)} steps it is right for {accuracy[name]:.0%} of the stored "
+                f"samples, the working network for {accuracy['working']:.0%}; set {setting} to "
+                f"{remedy}, or train for more steps",
+                stacklevel=3,
+            )

@@ -89,6 +89,8 @@ class Learner(ABC):
         """Number of batches observed."""
         self.finite_steps = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of steps before the loss became infinite or NaN."""
+        self._observed = 0
+        """Number of calls of `observe`, known to the host."""
         self._totals: dict[str, Tensor] = {}
         self._last_read: tuple[int, dict[str, float]] = (0, {})
         """Steps and totals at the last call of `metrics`."""
@@ -118,6 +120,15 @@ class Learner(ABC):
         inputs, labels = self._check_batch(inputs, labels, values=check)
         with self.randomness():
             self.step(inputs, labels)
+        self._observed += 1
+        if self._observed >= 16 and self._observed.bit_count() == 1:
+            self.check_progress()
+
+    def check_progress(self) -> None:  # noqa: B027 (optional)
+        """Warn about problems that the metrics do not show. No-op by default; may wait.
+
+        `observe` calls this after 16, 32, 64 and so on batches, `fit` between steps.
+        """
 
     @abstractmethod
     def step(self, inputs: Tensor, labels: Tensor) -> None:

@@ -232,6 +232,42 @@ def paper_figures(
     ]
 
 
+@dataclass(frozen=True)
+class GCILRun:
+    """What the composition of a GCIL stream depends on in the published code.
+
+    Attributes:
+        reads: How often a step reads the memory; 0 if the method has none.
+        batch: Samples in each step.
+        epochs: The published numbers of epochs, that of the preset first.
+    """
+
+    reads: int
+    batch: int
+    epochs: tuple[int, ...]
+
+
+def gcil_run(method: str, stream: str, buffer_size: int | None) -> GCILRun | None:
+    """The paper's runs of a method on a GCIL stream; None if it has none.
+
+    >>> gcil_run("derpp", "gcil-cifar100-uniform", 500)
+    GCILRun(reads=2, batch=32, epochs=(100,))
+    >>> gcil_run("derpp", "gcil-cifar100-uniform", 300) is None
+    True
+    """
+    preset = find(method, stream, buffer_size)
+    if preset is None or not paper_figures("3", stream, method, buffer_size):
+        return None
+    gcil = _read("paper")["gcil"]
+    released = [
+        row["epochs"]
+        for row in gcil["released"]
+        if (row["stream"], row["method"], row["buffer_size"]) == (stream, method, buffer_size)
+    ]
+    epochs = (int(preset.values["epochs"]), *released)
+    return GCILRun(gcil["reads"][method], int(preset.values["batch"]), epochs)
+
+
 def published_code_figures() -> list[Figure]:
     """Results of running the published code on MNIST; these are not figures of the paper.
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from perdure import catalog
-from perdure.config import RunConfig
+from perdure.config import PUBLISHED, RunConfig
 from perdure.evaluation import mean_std
 from perdure.presets import Figure
 from perdure.results.records import RunRecord, Scores, SkippedFolder, read_runs
@@ -357,7 +357,8 @@ def _comparison_name(setting: Setting) -> str:
     for name, value in config.non_defaults().items():
         if name in known:
             text = _CONDITIONS.get(name, name.replace("_", " ") + " {}")
-            parts.append(text.format(value))
+            published = (name, value) == ("stream_seed", PUBLISHED)
+            parts.append("published streams" if published else text.format(value))
     return f"{config.stream} ({', '.join(parts)})" if parts else config.stream
 
 

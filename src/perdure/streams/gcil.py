@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Literal
 
@@ -20,6 +21,39 @@ DECAY = {"uniform": 1.0, "longtail": 0.984}
 """The weight of class c is this value to the power of c."""
 
 
+@dataclass(frozen=True)
+class MemoryDraws:
+    """The random numbers that the memory consumes between two phases of a published stream.
+
+    The published code draws its GCIL streams and its memory from one generator, so that a stream
+    depends on the method. After a phase of n samples the learner takes epochs x (n // batch) steps.
+    In each, every read permutes the stored samples; then every sample of the batch that finds the
+    memory full draws a number.
+
+    Args:
+        buffer_size: Samples that the memory holds.
+        reads: How often a step reads the memory: 1 for ER and CLS-ER, 2 for DER++.
+        epochs: Passes over each phase.
+        batch: Samples in each step.
+    """
+
+    buffer_size: int
+    reads: int
+    epochs: int
+    batch: int
+
+    def after_phase(self, random: np.random.RandomState, seen: int, size: int) -> int:
+        """Draw the numbers of a phase; returns how many samples the memory has seen by then."""
+        for _ in range(self.epochs * (size // self.batch)):
+            for _ in range(self.reads if seen else 0):
+                random.permutation(min(seen, self.buffer_size))
+            bounds = np.arange(max(seen, self.buffer_size), seen + self.batch) + 1
+            if len(bounds):
+                random.randint(0, bounds)
+            seen += self.batch
+        return seen
+
+
 def gcil(
     dataset: Dataset,
     *,
@@ -28,6 +62,7 @@ def gcil(
     phases: int = 20,
     size: int = 1000,
     most: int = 50,
+    memory: MemoryDraws | None = None,
 ) -> Stream:
     """Create a stream for generalised class-incremental learning.
 
@@ -38,8 +73,8 @@ def gcil(
     drawn. A phase is tested on all test images of the classes seen so far.
 
     The draws come from NumPy's legacy generator in the order of the published code. On CIFAR-100
-    with seed 1993, the uniform stream has 19,464 samples and the longtail stream 19,374. (In the
-    published code, the learner's draws also influence the stream.)
+    with seed 1993, the uniform stream has 19,464 samples and the longtail stream 19,374. In the
+    published code the learner's draws also influence the stream; `memory` does the same.
 
     Args:
         dataset: The dataset to draw from.
@@ -48,6 +83,8 @@ def gcil(
         phases: Number of tasks.
         size: Number of samples in a phase, unless a class has too few left.
         most: Maximum number of classes in a phase.
+        memory: What a learner of the published code draws between two phases; None for a stream
+            that does not depend on the learner.
 
     >>> inputs = torch.zeros(400, 3, 8, 8, dtype=torch.uint8)
     >>> samples = Samples(inputs, torch.arange(400) % 4)
@@ -63,7 +100,7 @@ def gcil(
     train, test = dataset.train, dataset.test
     labels = train.labels.cpu().numpy()
     shares = np.power(DECAY[weights], np.arange(dataset.classes))
-    drawn = _draw(labels, shares, seed, phases, size, most)
+    drawn = _draw(labels, shares, seed, phases, size, most, memory)
     number = _numbers_by_appearance(labels[np.concatenate(drawn)], dataset.classes)
     seen = np.maximum.accumulate([number[labels[rows]].max() + 1 for rows in drawn])
 
@@ -105,7 +142,13 @@ def gcil(
 
 
 def _draw(
-    labels: Rows, weights: npt.NDArray[np.float64], seed: int, phases: int, size: int, most: int
+    labels: Rows,
+    weights: npt.NDArray[np.float64],
+    seed: int,
+    phases: int,
+    size: int,
+    most: int,
+    memory: MemoryDraws | None,
 ) -> list[Rows]:
     """The rows of each phase, class by class as drawn.
 
@@ -114,7 +157,8 @@ def _draw(
     """
     random = np.random.RandomState(seed)
     left = {c: np.flatnonzero(labels == c) for c in dict.fromkeys(labels.tolist())}
-    drawn = []
+    drawn: list[Rows] = []
+    seen = 0
     for phase in range(phases):
         available = [c for c, rows in left.items() if len(rows)]
         if not available:
@@ -132,6 +176,8 @@ def _draw(
             parts.append(left[c][picked])
             left[c] = np.delete(left[c], picked)
         drawn.append(np.concatenate(parts))
+        if memory is not None:
+            seen = memory.after_phase(random, seen, len(drawn[-1]))
     return drawn
 
 

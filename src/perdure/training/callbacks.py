@@ -67,6 +67,19 @@ class Callback:
         """
 
 
+class ProgressCheck(Callback):
+    """Lets learners warn about their progress, at intervals that grow with the steps."""
+
+    def __init__(self) -> None:
+        self._next: dict[int, int] = {}
+
+    def on_metrics(self, run: Run, metrics: Mapping[str, float]) -> None:
+        """Call `Learner.check_progress` if the run has taken a fifth more steps since."""
+        if run.step >= self._next.get(id(run), 16):
+            self._next[id(run)] = run.step * 6 // 5
+            run.learner.check_progress()
+
+
 class EventLog(Callback):
     """Writes metrics, class counts of the memory, and accuracies to a folder's `events.jsonl`.
 

@@ -18,7 +18,7 @@ from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, from_batches
 from perdure.streams.from_data import Pair
-from perdure.training.callbacks import Callback
+from perdure.training.callbacks import Callback, ProgressCheck
 from perdure.training.engine import Eager
 from perdure.training.record import Record
 
@@ -256,7 +256,7 @@ def fit(
         shape = tuple(batches.inputs.shape[1:])
         stream = from_batches(batches, classes=classes, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed)
-    return train([run], callbacks=callbacks)[0]
+    return train([run], callbacks=[*callbacks, ProgressCheck()])[0]
 
 
 def check_network(learner: Learner, stream: Stream, sample: Tensor | None = None) -> None:
