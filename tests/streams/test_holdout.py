@@ -65,7 +65,7 @@ def test_samples_that_belong_together_are_never_separated(
     draws = torch.Generator().manual_seed(seed)
     ids = torch.randint(patients, (n,), generator=draws)
     labels = torch.randint(3, (n,), generator=draws)
-    tasks = [rows for rows in torch.randperm(n, generator=draws).split(-(-n // 3)) if len(rows)]
+    tasks = torch.randperm(n, generator=draws).tensor_split(3)
     try:
         masks = hold_out([ids[rows] for rows in tasks], [labels[rows] for rows in tasks], share)
     except ValueError:  # a task has no sample that can be held out
