@@ -78,7 +78,8 @@ def percentages(text: str) -> list[int]:
 
 
 def test_every_docstring_contains_the_command() -> None:
-    assert NAMES == ["continue_learning", "own_loop", "own_method", "own_network", "own_stream"]
+    own = ["own_loop", "own_method", "own_network", "own_stream"]
+    assert ["continue_learning", *own, "pretrained_backbone"] == NAMES
     for name in NAMES:
         assert any(words[:2] == ["python", f"{name}.py"] for words in quoted(name))
 
@@ -120,3 +121,10 @@ def test_continue_learning(here: Path) -> None:
     assert after_old >= 90
     assert after_new >= 70
     assert (here / "learner.safetensors").is_file()
+
+
+def test_pretrained_backbone(here: Path) -> None:
+    printed = perform("pretrained_backbone")
+    (accuracy,) = percentages(printed)
+    assert accuracy >= 80
+    assert "shared by three networks" in printed

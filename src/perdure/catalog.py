@@ -48,6 +48,7 @@ METHODS: dict[str, Method] = {
     "clser": Method(learners.CLSER, "CLS-ER", "Arani, Sarfraz and Zonooz, ICLR 2022"),
     "mean-er": Method(learners.MeanER, "Mean-ER", "Arani, Sarfraz and Zonooz, ICLR 2022, ablation"),
     "er": Method(learners.ER, "ER", "Riemer et al., ICLR 2019"),
+    "er-ace": Method(learners.ERACE, "ER-ACE", "Caccia et al., ICLR 2022"),
     "der": Method(learners.DER, "DER", "Buzzega et al., NeurIPS 2020"),
     "derpp": Method(learners.DERPP, "DER++", "Buzzega et al., NeurIPS 2020"),
     "fdr": Method(learners.FDR, "FDR", "Benjamin, Rolnick and Kording, ICLR 2019"),

@@ -35,7 +35,10 @@ remark: Has no influence on the numbers; the only role that is not part of a run
 LOOP_HYPERPARAMETERS = {"batch": 32, "epochs": 1}
 """Hyperparameters of the training loop with their defaults; the others belong to the learner."""
 NOT_HYPERPARAMETERS = frozenset(
-    ("seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update")
+    (
+        *("seed", "optimizer", "augment", "normalise", "buffer_size", "tasks", "update"),
+        *("grow", "head"),
+    )
 )
 """Arguments of learners that are settings of their own, or not numbers."""
 MAX_SEEDS = 10_000

@@ -8,6 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from perdure.structures import Inputs, concatenate, leaves, map_leaves
+
 
 class Samples(NamedTuple):
     """A batch of labelled samples.
@@ -18,16 +20,23 @@ class Samples(NamedTuple):
         4
     """
 
-    inputs: Tensor
-    """Raw inputs [n, ...], before augmentation and normalisation: uint8 or floats."""
+    inputs: Inputs
+    """Raw inputs before augmentation and normalisation: a tensor [n, ...], or a dict or tuple,
+    also nested, of tensors with the same first dimension."""
     labels: Tensor
     """Class labels [n], int64."""
     logits: Tensor | None = None
     """Stored network outputs [n, classes], in memories that keep them."""
 
     def map(self, function: Callable[[Tensor], Tensor]) -> Samples:
-        """Apply a function to the inputs, labels and logits."""
-        return Samples(*(None if t is None else function(t) for t in self))  # type: ignore[arg-type]
+        """Apply a function to every tensor of the inputs, to the labels and to the logits."""
+        logits = None if self.logits is None else function(self.logits)
+        return Samples(map_leaves(function, self.inputs), function(self.labels), logits)
+
+    def tensors(self) -> list[Tensor]:
+        """Return the tensors of the inputs, the labels and, if there are any, the logits."""
+        found = [*leaves(self.inputs), self.labels]
+        return found if self.logits is None else [*found, self.logits]
 
     def rows(self, index: Tensor) -> Samples:
         """Return copies of the samples at the given rows."""
@@ -46,7 +55,7 @@ def join(*parts: Samples) -> Samples:
     """Concatenate batches; logits are kept if all parts have them."""
     logits = [p.logits for p in parts if p.logits is not None]
     return Samples(
-        torch.cat([p.inputs for p in parts]),
+        concatenate([p.inputs for p in parts]),
         torch.cat([p.labels for p in parts]),
         torch.cat(logits) if len(logits) == len(parts) else None,
     )

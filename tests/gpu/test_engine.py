@@ -14,6 +14,7 @@ from perdure.learners import (
     DER,
     DERPP,
     ER,
+    ERACE,
     FDR,
     GEM,
     GSS,
@@ -111,7 +112,7 @@ def test_captured_steps_equal_eager_steps_bit_for_bit(
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 
-@pytest.mark.parametrize("kind", [DER, DERPP, FDR, AGEM, GSS, MER, ICaRL])
+@pytest.mark.parametrize("kind", [ERACE, DER, DERPP, FDR, AGEM, GSS, MER, ICaRL])
 def test_capturable_methods_are_captured_with_the_eager_result(
     kind: type[Learner],
 ) -> None:

@@ -275,6 +275,7 @@ def compare(learner: CLSER, reference: Reference) -> tuple[bool, float]:
 @pytest.mark.parametrize(
     ("kind", "augment"), [("plain", noise), ("own", None), ("batchnorm", noise)]
 )
+@pytest.mark.filterwarnings("ignore:the stable memory")
 def test_matches_reference_implementation(kind: str, augment: Augment | None) -> None:
     learner = CLSER(network(kind), augment=augment, **SETTINGS)
     reference = Reference(network(kind), augment)

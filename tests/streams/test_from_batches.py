@@ -123,7 +123,7 @@ def test_joined_collects_all_batches() -> None:
         ((torch.zeros(2, 1, 2, 2), torch.tensor([0])), "for 1 labels"),
         (
             (torch.zeros(2, 3, 2, 2), torch.tensor([0, 1])),
-            r"shape \[3, 2, 2\]; expected \[1, 2, 2\]",
+            r"shape \(3, 2, 2\); expected \(1, 2, 2\)",
         ),
         ((torch.zeros(0, 1, 2, 2), torch.zeros(0, dtype=torch.int64)), "no batch samples"),
     ],

@@ -98,8 +98,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"classes": 3}, "a training label is 3; expected 0 to 2"),
     ({"labels": FLOAT_LABELS}, "training labels are torch.float32"),
     ({"labels": LABELS[:, None]}, r"training labels are torch.int64 \[8, 1\]"),
-    ({"inputs": IMAGES.long()}, "inputs are torch.int64"),
-    ({"test": (IMAGES[..., :2], LABELS)}, r"test inputs have shape \[1, 1, 2\]"),
+    ({"inputs": IMAGES.to(torch.complex64)}, "inputs are torch.complex64"),
+    ({"test": (IMAGES[..., :2], LABELS)}, r"test inputs have shape \(1, 1, 2\)"),
     ({"test": (IMAGES, LABELS + 1)}, "a test label is 4; expected 0 to 3"),
     ({"test": (IMAGES, LABELS), "tests": []}, "not both"),
     ({"tests": [(IMAGES, LABELS)] * 2}, "there are 2 tests for 1 tasks"),
@@ -180,5 +180,5 @@ def test_an_empty_or_irregular_dataset_is_rejected() -> None:
     with pytest.raises(ValueError, match="the dataset is empty"):
         from_dataset([])
     mixed = [(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 2), 1)]
-    with pytest.raises(ValueError, match=r"item 1 of the dataset has shape \[1, 3, 2\]"):
+    with pytest.raises(ValueError, match=r"item 1 of the dataset has shape \(1, 3, 2\)"):
         from_dataset(mixed)

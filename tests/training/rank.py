@@ -22,7 +22,7 @@ from . import toy
 
 METHODS = (
     *("clser", "er", "derpp", "sgd", "mean-er", "der"),
-    *("fdr", "gem", "agem", "gss", "mer", "icarl", "joint"),
+    *("er-ace", "fdr", "gem", "agem", "gss", "mer", "icarl", "joint"),
 )
 STEPS = 23
 """A little more than two tasks, so that methods with task boundaries see two."""

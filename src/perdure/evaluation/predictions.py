@@ -7,10 +7,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from perdure.streams import Test
+from perdure.structures import Inputs, select
 
-ScoreFunction = Callable[[Tensor], Tensor]
+ScoreFunction = Callable[[Inputs], Tensor]
 """Raw inputs to scores [n, classes], such as logits. Learners' predictors are such functions."""
 CHUNK = 1000
 """Inputs per forward pass: large enough to be fast, small enough for any device."""
@@ -22,7 +24,8 @@ class Predictions(NamedTuple):
     tests: list[int]
     """Numbers of the tests."""
     scores: Tensor
-    """[n, classes], one row for each sample that a test uses, in order."""
+    """[n, classes], one row for each sample that a test uses, in order; -inf for classes that the
+    predictor does not have yet."""
     labels: Tensor
     """[n]."""
     position: Tensor
@@ -54,9 +57,17 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
         position[rows] = torch.arange(len(rows), device=rows.device)
         scores = predict_rows(score, samples.inputs, rows)
         found.append(Predictions(group, scores, samples.labels[rows], position))
-    return found
+    known = [test.classes for test in tests if test.classes]
+    classes = 1 + max([int(p.labels.max()) for p in found] + [max(each) for each in known])
+    return [p._replace(scores=_widened(p.scores, classes)) for p in found]
 
 
-def predict_rows(score: ScoreFunction, inputs: Tensor, rows: Tensor) -> Tensor:
+def _widened(scores: Tensor, classes: int) -> Tensor:
+    """Scores with at least `classes` columns: -inf for those that a network does not have yet."""
+    missing = classes - scores.shape[1]
+    return scores if missing <= 0 else F.pad(scores, (0, missing), value=-torch.inf)
+
+
+def predict_rows(score: ScoreFunction, inputs: Inputs, rows: Tensor) -> Tensor:
     """Scores [n, classes] of these rows, computed in chunks."""
-    return torch.cat([score(inputs[chunk]) for chunk in torch.split(rows, CHUNK)])
+    return torch.cat([score(select(inputs, chunk)) for chunk in torch.split(rows, CHUNK)])

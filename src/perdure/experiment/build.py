@@ -165,7 +165,8 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
     make_network = catalog.NETWORKS.get(config.network) or catalog.find_object(
         config.network, "network"
     )
-    network = initialised(make_network, inputs.shape, inputs.classes, seed).to(config.device)
+    classes = inputs.classes or 1  # unknown in advance: the network starts with one and grows
+    network = initialised(make_network, inputs.shape, classes, seed).to(config.device)
     if config.device != "cpu":
         network = network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     learner = catalog.find_learner(config.method)
@@ -192,6 +193,13 @@ def build_learner(config: RunConfig, inputs: _Inputs, seed: int) -> Learner:
         arguments["update"] = config.update
     if "tasks" in accepted:
         arguments["tasks"] = inputs.tasks
+    if not inputs.classes:
+        if "grow" not in accepted:
+            raise ValueError(
+                f"method {config.method!r} has no argument grow; give the stream its number of "
+                "classes"
+            )
+        arguments["grow"] = True
     return learner(
         network, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
     )
@@ -212,7 +220,7 @@ def build_optimizer(
         ValueError: If the optimizer refuses a value or is none.
     """
     make, values = catalog.find_optimizer(name), dict[str, Any](settings)
-    parameters = list(network.parameters())
+    parameters = [p for p in network.parameters() if p.requires_grad]
     if name in catalog.OPTIMIZERS:
         if values.keys() & {"beta1", "beta2"}:
             values["betas"] = values.pop("beta1", 0.9), values.pop("beta2", 0.999)

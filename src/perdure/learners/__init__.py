@@ -5,6 +5,7 @@ from perdure.learners.clser import CLSER as CLSER
 from perdure.learners.der import DER as DER
 from perdure.learners.derpp import DERPP as DERPP
 from perdure.learners.er import ER as ER
+from perdure.learners.er_ace import ERACE as ERACE
 from perdure.learners.fdr import FDR as FDR
 from perdure.learners.gem import GEM as GEM
 from perdure.learners.gss import GSS as GSS

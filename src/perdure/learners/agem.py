@@ -18,6 +18,7 @@ class AGEM(ProjectedGradient):
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of stored samples, divided equally between the tasks.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         tasks: Number of tasks of the stream.
         memory_batch: Number of past samples for the reference gradient g_ref.
         lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
@@ -25,6 +26,8 @@ class AGEM(ProjectedGradient):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -42,20 +45,32 @@ class AGEM(ProjectedGradient):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         tasks: int,
         memory_batch: int = 32,
         lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
-        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
+        self.memory = TaskBuffer(
+            buffer_size, tasks=tasks, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.memory_batch = memory_batch
 
     def reference(self) -> Tensor | None:

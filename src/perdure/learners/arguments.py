@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
+Augment = Callable[[Any, torch.Generator], Any]
+"""Maps raw inputs, a tensor or a structure of tensors, and a generator to augmented ones."""
 
 
 def check_counts(**values: int) -> None:

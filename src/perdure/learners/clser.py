@@ -12,6 +12,7 @@ from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
+from perdure.structures import Inputs
 
 
 class CLSER(ConsistentReplay):
@@ -24,6 +25,7 @@ class CLSER(ConsistentReplay):
         network: Working network θ_W to train, in place. It maps inputs [n, ...] to logits
             [n, classes].
         buffer_size: Maximum number of samples in the episodic memory M.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         consistency_weight: Weight λ of the consistency loss.
         stable_window: Share of the past updates that the stable memory θ_S averages over; None
@@ -40,6 +42,8 @@ class CLSER(ConsistentReplay):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -56,7 +60,8 @@ class CLSER(ConsistentReplay):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         consistency_weight: float = 0.15,
         stable_window: float | None = 0.05,
@@ -70,17 +75,26 @@ class CLSER(ConsistentReplay):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
         check_weights(consistency_weight=consistency_weight)
         self.memory_batch = memory_batch
         self.consistency_weight = consistency_weight
         self.memory = AgeTrackingReservoir(
-            buffer_size, clock=self.steps, seed=seed, device=self.device
+            buffer_size, buffer_bytes=buffer_bytes, clock=self.steps, seed=seed, device=self.device
         )
         self.forward_batches = MultiBatchForward(network)
         self.plastic = SemanticMemory(
@@ -103,7 +117,7 @@ class CLSER(ConsistentReplay):
         )
         self.replay_ages = AgeHistogram(self.device)
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+    def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """Lines 4 and 5 of Algorithm 1: use the memory that is surer of each sample's class.
 
         The paper compares probabilities; odds give the same order but do not saturate, whereas

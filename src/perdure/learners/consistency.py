@@ -13,6 +13,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.memory import Reservoir, SemanticMemory
 from perdure.records import Samples
+from perdure.structures import Inputs, length, select
 
 _LAG = 0.1
 """Difference in accuracy from which the predicting memory lags behind the working network."""
@@ -33,6 +34,7 @@ class ReplayLogits(NamedTuple):
 class ConsistentReplay(Learner):
     """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits."""
 
+    replays_with_batch = True
     memory: Reservoir
     memory_batch: int
     consistency_weight: float
@@ -40,16 +42,17 @@ class ConsistentReplay(Learner):
     _lags = 0
     """Successive checks that showed a lag; -1 after the warning."""
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1."""
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
         if past is None:
             x, y = self.prepare(batch)
-            self.optimizer_step(F.cross_entropy(self.network(x), y))
+            self.optimizer_step(F.cross_entropy(self.logits(x), y))
         else:
             x, y = self.prepare(batch, past)
-            x_m, y_m = x[len(labels) :], y[len(labels) :]
+            y_m = y[len(labels) :]
+            x_m = select(x, slice(len(labels), None))
             z, source = self.replay_logits(x_m, y_m)
             self.record_sources(source)
             replayed, logits = self._working_logits(x_m, x)
@@ -59,7 +62,7 @@ class ConsistentReplay(Learner):
         self.memory.add(batch)
         self.consolidate()
 
-    def _working_logits(self, x_m: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _working_logits(self, x_m: Inputs, x: Inputs) -> tuple[Tensor, Tensor]:
         """Return f(X_m) and f(X).
 
         With BatchNorm, the replay batch alone gives other logits than the same samples inside X,
@@ -67,13 +70,13 @@ class ConsistentReplay(Learner):
         For networks that process every sample independently, the two are the same.
         """
         if self.forward_batches.per_sample:
-            logits = self.network(x)
-            return logits[-len(x_m) :], logits
+            logits = self.logits(x)
+            return logits[-length(x_m) :], logits
         replayed, logits = self.forward_batches(x_m, x)
         return replayed, logits
 
     @abstractmethod
-    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+    def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """Compute Z for prepared inputs X_m and their labels, from the semantic memories."""
 
     @abstractmethod

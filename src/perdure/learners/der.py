@@ -12,6 +12,7 @@ from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class DER(Learner):
@@ -22,6 +23,7 @@ class DER(Learner):
     Args:
         network: Network h_θ to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of samples in the memory M, with their logits z'.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         alpha: Weight α of the distance between current and stored logits.
         lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
@@ -29,6 +31,8 @@ class DER(Learner):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -47,31 +51,43 @@ class DER(Learner):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         alpha: float = 0.3,
         lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
         check_weights(alpha=alpha)
         self.memory_batch = memory_batch
         self.alpha = alpha
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.forward_batches = MultiBatchForward(network)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M stores x with z = h(x)."""
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(Samples(inputs, labels))
         if past is None:
-            z = self.network(x)
+            z = self.logits(x)
             self.optimizer_step(F.cross_entropy(z, y))
         else:
             assert past.logits is not None  # M stores every sample with its logits

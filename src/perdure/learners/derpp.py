@@ -12,6 +12,7 @@ from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class DERPP(Learner):
@@ -22,6 +23,7 @@ class DERPP(Learner):
     Args:
         network: Network h_θ to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of samples in the memory M, with their logits z'.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples in each of the two replay batches.
         alpha: Weight α of the distance between current and stored logits.
         beta: Weight β of the loss on the stored labels y''.
@@ -30,6 +32,8 @@ class DERPP(Learner):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -48,7 +52,8 @@ class DERPP(Learner):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         alpha: float = 0.2,
         beta: float = 0.5,
@@ -56,26 +61,37 @@ class DERPP(Learner):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
         check_weights(alpha=alpha, beta=beta)
         self.memory_batch = memory_batch
         self.alpha = alpha
         self.beta = beta
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.forward_batches = MultiBatchForward(network)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Equation 6: L = CE(h(x), y) + α MSE(h(x'), z') + β CE(h(x''), y''); then M stores x."""
         past1 = self.memory.draw(self.memory_batch)
         past2 = self.memory.draw(self.memory_batch)
         x, y = self.prepare(Samples(inputs, labels))
         if past1 is None or past2 is None:
-            z = self.network(x)
+            z = self.logits(x)
             self.optimizer_step(F.cross_entropy(z, y))
         else:
             assert past1.logits is not None  # M stores every sample with its logits

@@ -11,6 +11,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class ER(Learner):
@@ -19,12 +20,15 @@ class ER(Learner):
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of stored samples.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -36,31 +40,44 @@ class ER(Learner):
         ER(network=15 parameters, memory=Reservoir(20 of 20 samples), steps=3)
     """
 
+    replays_with_batch = True
     memory: Reservoir
 
     def __init__(
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
         self.memory_batch = memory_batch
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Minimise the mean loss over new and replayed samples, then present the new ones to M."""
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(batch, past)
-        self.optimizer_step(F.cross_entropy(self.network(x), y))
+        self.optimizer_step(F.cross_entropy(self.logits(x), y))
         self.memory.add(batch)

@@ -13,6 +13,7 @@ from perdure.learners.predictor import Normalise
 from perdure.memory import BalancedTaskBuffer
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class FDR(Learner):
@@ -25,6 +26,7 @@ class FDR(Learner):
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes]; with a
             softmax it is the paper's f.
         buffer_size: Maximum number of stored samples, with their logits at the end of their task,
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
             the paper's f_old.
         memory_batch: Number of samples replayed per step.
         lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
@@ -32,6 +34,8 @@ class FDR(Learner):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -52,33 +56,45 @@ class FDR(Learner):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
         self.memory_batch = memory_batch
-        self.memory = BalancedTaskBuffer(buffer_size, seed=seed, device=self.device)
+        self.memory = BalancedTaskBuffer(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.choice = generator(seed, "task samples", self.device)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Take an optimizer step on the batch, then one towards f_old."""
         x, y = self.prepare(Samples(inputs, labels))
-        cross_entropy = F.cross_entropy(self.network(x), y)
+        cross_entropy = F.cross_entropy(self.logits(x), y)
         past = self.memory.draw(self.memory_batch)
         if past is None:
             self.optimizer_step(cross_entropy)
             return
         self.inner_step(cross_entropy)
         assert past.logits is not None  # the memory stores every sample with its logits
-        distance = function_distance(self.network(self.prepare(past)[0]), past.logits)
+        distance = function_distance(self.logits(self.prepare(past)[0]), past.logits)
         self.optimizer_step(distance, cross_entropy=cross_entropy, function_distance=distance)
 
     def end_task(self, samples: Samples) -> None:
@@ -89,6 +105,7 @@ class FDR(Learner):
         samples, all batches are full; surplus samples are not stored.
         """
         inputs, labels = self._check_batch(samples.inputs, samples.labels)
+        self.memory.reserve(Samples(inputs, labels, self._logits_like(labels)))
         share = self.memory.next_share
         if share == 0:  # more tasks than rows: older tasks keep their samples
             return
@@ -98,9 +115,16 @@ class FDR(Learner):
         batches = -(-len(chosen.labels) // self.memory_batch)
         with self.randomness(), torch.no_grad():
             # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.
-            parts = map(Samples, *(t.tensor_split(batches) for t in chosen[:2]))
-            logits = [self.network(self.prepare(part)[0]) for part in parts]
+            parts = torch.arange(len(chosen.labels)).tensor_split(batches)
+            slices = [chosen.slice(int(part[0]), int(part[-1]) + 1) for part in parts]
+            logits = [self.logits(self.prepare(part)[0]) for part in slices]
         self.memory.add(chosen._replace(logits=torch.cat(logits)))
+
+    def _logits_like(self, labels: Tensor) -> Tensor:
+        """Return a tensor like the network's logits for these samples, without values."""
+        assert self._input_spec is not None  # the batch has been checked
+        shape = len(labels), self._input_spec.classes
+        return torch.empty(shape, dtype=self._dtype, device="meta")
 
 
 def function_distance(logits: Tensor, old: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import TaskBuffer
 from perdure.records import Samples
+from perdure.structures import Inputs, chunks
 
 
 class ProjectedGradient(Learner):
@@ -27,11 +28,11 @@ class ProjectedGradient(Learner):
     needs_boundaries = True
     memory: TaskBuffer
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Compute the gradient g; after the first task, replace it by its projection g̃; step."""
         reference = self.reference()
         x, y = self.prepare(Samples(inputs, labels))
-        loss = F.cross_entropy(self.network(x), y)
+        loss = F.cross_entropy(self.logits(x), y)
         self.backward(loss)
         if reference is not None:
             self._project_gradients(reference)
@@ -53,9 +54,9 @@ class ProjectedGradient(Learner):
         """
         self.memory.add(Samples(*self._check_batch(samples.inputs, samples.labels)))
 
-    def gradient(self, x: Tensor, y: Tensor) -> Tensor:
+    def gradient(self, x: Inputs, y: Tensor) -> Tensor:
         """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector."""
-        loss = F.cross_entropy(self.network(x), y)
+        loss = F.cross_entropy(self.logits(x), y)
         return _flatten(torch.autograd.grad(loss, self._trained(), materialize_grads=True))
 
     def _trained(self) -> list[Tensor]:
@@ -82,6 +83,7 @@ class GEM(ProjectedGradient):
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of stored samples, divided equally between the tasks.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         tasks: Number of tasks of the stream.
         gamma: Margin γ, the lower bound of the dual variables v.
         lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
@@ -89,6 +91,8 @@ class GEM(ProjectedGradient):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -107,20 +111,32 @@ class GEM(ProjectedGradient):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         tasks: int,
         gamma: float = 0.5,
         lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_weights(gamma=gamma)
-        self.memory = TaskBuffer(buffer_size, tasks, seed=seed, device=self.device)
+        self.memory = TaskBuffer(
+            buffer_size, tasks=tasks, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.gamma = gamma
 
     def reference(self) -> Tensor | None:
@@ -130,7 +146,7 @@ class GEM(ProjectedGradient):
             return None
         x, y = self.prepare(memory)
         counts = list(self.memory.counts.values())
-        parts = zip(torch.split(x, counts), torch.split(y, counts), strict=True)
+        parts = zip(chunks(x, counts), torch.split(y, counts), strict=True)
         return torch.stack([self.gradient(*part) for part in parts])
 
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:

@@ -20,9 +20,13 @@ from torch.nn import functional as F
 
 from perdure.learners.multi_batch import is_per_sample
 from perdure.records import Samples, join
+from perdure.structures import Inputs, arguments, call, logits_of, map_leaves
 
 _CHUNK_SIZE = 16
 """Per-sample gradients computed at a time; each is as large as the network."""
+
+_MAX_PRODUCTS = 1024
+"""Largest batch for which all inner products are computed; their number is quadratic in it."""
 
 T = TypeVar("T")
 
@@ -44,7 +48,7 @@ def compare_gradients(network: nn.Module, batch: Samples, reference: Samples) ->
     """Score a batch by the gradients of any network."""
     known = gradients(network, reference.inputs, reference.labels)
 
-    def scores(x: Tensor, y: Tensor) -> Tensor:
+    def scores(x: Inputs, y: Tensor) -> Tensor:
         return score(gradient(network, x, y), known)
 
     x, y, _ = batch
@@ -68,6 +72,8 @@ def has_only_linear_layers(network: nn.Module) -> bool:
 def compare_linear_layers(network: nn.Module, batch: Samples, reference: Samples) -> Scores:
     """Score a batch with one pass; the network must satisfy `has_only_linear_layers`."""
     n = len(batch.labels)
+    if n > _MAX_PRODUCTS:
+        return compare_gradients(network, batch, reference)
     products = _inner_products(network, join(batch, reference))
     if products is None:
         return compare_gradients(network, batch, reference)
@@ -98,7 +104,7 @@ def _inner_products(network: nn.Module, samples: Samples) -> Tensor | None:
         for module in network.modules():
             if isinstance(module, nn.Linear):
                 hooks.enter_context(module.register_forward_hook(record))
-        loss = F.cross_entropy(network(samples.inputs), samples.labels, reduction="sum")
+        loss = F.cross_entropy(call(network, samples.inputs), samples.labels, reduction="sum")
         derivatives = torch.autograd.grad(loss, outputs)
     if any(a.ndim != 2 for a in inputs):
         return None
@@ -119,20 +125,20 @@ class Gradient(NamedTuple):
     """Euclidean norm over all parts: [] or [n]."""
 
 
-def gradient(network: nn.Module, x: Tensor, y: Tensor) -> Gradient:
-    """Compute the gradient of the mean cross-entropy over x [n, ...] and y [n]."""
+def gradient(network: nn.Module, x: Inputs, y: Tensor) -> Gradient:
+    """Compute the gradient of the mean cross-entropy over inputs x and labels y [n]."""
     parameters = {name: p.detach() for name, p in network.named_parameters() if p.requires_grad}
 
     def loss(parameters: dict[str, Tensor]) -> Tensor:
-        return F.cross_entropy(functional_call(network, parameters, (x,)), y)
+        return F.cross_entropy(logits_of(functional_call(network, parameters, *arguments(x))), y)
 
     parts = {name: part.flatten() for name, part in grad(loss)(parameters).items()}
     norms = torch.stack([torch.linalg.vector_norm(part) for part in parts.values()])
     return Gradient(parts, torch.linalg.vector_norm(norms))
 
 
-def gradients(network: nn.Module, x: Tensor, y: Tensor) -> Gradient:
-    """Compute the gradient of each sample of x [n, ...] and y [n]."""
+def gradients(network: nn.Module, x: Inputs, y: Tensor) -> Gradient:
+    """Compute the gradient of each sample of inputs x and labels y [n]."""
     return _map_samples(lambda x, y: gradient(network, x, y), x, y)
 
 
@@ -143,7 +149,7 @@ def score(candidate: Gradient, reference: Gradient) -> Tensor:
     return cosines.max() + 1
 
 
-def _map_samples(function: Callable[[Tensor, Tensor], T], x: Tensor, y: Tensor) -> T:
+def _map_samples(function: Callable[[Inputs, Tensor], T], x: Inputs, y: Tensor) -> T:
     """Apply a function of batches to every sample as a batch of one."""
     mapped = vmap(function, randomness="different", chunk_size=_CHUNK_SIZE)
-    return mapped(x[:, None], y[:, None])
+    return mapped(map_leaves(lambda leaf: leaf[:, None], x), y[:, None])

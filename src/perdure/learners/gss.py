@@ -17,6 +17,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, evaluation_mode
 from perdure.memory import GradientBuffer
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 FIRST_SCORE = 0.1
 """Score of samples that arrive while the memory is empty."""
@@ -32,6 +33,7 @@ class GSS(Learner):
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of samples in the memory M.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         gss_batch: Number n of stored samples that new ones are compared with.
         inner_steps: Number of optimizer steps per batch, each with a new replay batch.
@@ -40,6 +42,8 @@ class GSS(Learner):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -50,6 +54,7 @@ class GSS(Learner):
         20
     """
 
+    replays_with_batch = True
     memory: GradientBuffer
     default_lr = 0.03
 
@@ -57,7 +62,8 @@ class GSS(Learner):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         gss_batch: int = 32,
         inner_steps: int = 1,
@@ -65,25 +71,36 @@ class GSS(Learner):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch, gss_batch=gss_batch, inner_steps=inner_steps)
         self.memory_batch = memory_batch
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
-        self.memory = GradientBuffer(buffer_size, seed=seed, device=self.device)
+        self.memory = GradientBuffer(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self._linear = has_only_linear_layers(network)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Train on new and replayed samples, then present the new ones to the memory."""
         batch = Samples(inputs, labels)
         for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
             x, y = self.prepare(batch, past)
-            loss = F.cross_entropy(self.network(x), y)
+            loss = F.cross_entropy(self.logits(x), y)
             if remaining:
                 self.inner_step(loss)
             else:

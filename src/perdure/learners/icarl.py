@@ -13,6 +13,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
+from perdure.structures import Inputs, call, length, select
 
 CHUNK = 1000
 """Samples per forward pass at the end of a task."""
@@ -31,12 +32,15 @@ class ICaRL(Learner):
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes] and ends
             with a linear layer.
         buffer_size: Maximum number K of exemplars.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         weight_decay: Weight decay of the default optimizer. Ignored if `optimizer` is given.
         lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -49,31 +53,44 @@ class ICaRL(Learner):
     """
 
     needs_boundaries = True
+    replays_with_batch = True
     memory: ExemplarSet
 
     def __init__(
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         weight_decay: float = 1e-5,
         lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_weights(weight_decay=weight_decay)
         if optimizer is None:
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
-        self.memory = ExemplarSet(buffer_size, seed=seed, device=self.device)
+        self.memory = ExemplarSet(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.previous = NearestMeanClassifier(network)
         self.new = torch.zeros_like(self.previous.known)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Algorithm 3 for one batch: learn new classes from labels, distil old ones.
 
         The loss is the paper's sum over classes, averaged over the batch. Old classes are always
@@ -83,12 +100,12 @@ class ICaRL(Learner):
         self.new.index_fill_(0, labels, True)
         exemplars = self.memory.draw(len(labels))
         x, y = self.prepare(batch, exemplars)
-        outputs = self.network(x).float()
+        outputs = self.logits(x).float()
         targets = torch.zeros_like(outputs).scatter_(1, y[:, None], 1)
         trained = self.new
         if exemplars:
             with torch.no_grad():
-                q = self.previous.network(x).float().sigmoid()
+                q = call(self.previous.network, x).float().sigmoid()
             targets = torch.where(self.new, targets, q)
             trained = self.new | self.previous.known
         losses = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
@@ -116,16 +133,21 @@ class ICaRL(Learner):
         means = Predictor(self.previous, self.normalise) if self.memory.filled else working
         return {"nearest_mean": means, "working": working}
 
-    def _embed(self, inputs: Tensor) -> Tensor:
-        chunks = torch.split(inputs, CHUNK)
-        return torch.cat([self.previous.features(self.normalise(chunk)) for chunk in chunks])
+    def per_class(self) -> list[Tensor]:
+        """Return the means of the classes, and which are known and new."""
+        return [self.new, self.previous.means, self.previous.known]
 
-    def _probe(self, inputs: Tensor) -> InputSpec:
+    def _embed(self, inputs: Inputs) -> Tensor:
+        starts = range(0, length(inputs), CHUNK)
+        parts = (self.normalise(select(inputs, slice(k, k + CHUNK))) for k in starts)
+        return torch.cat([self.previous.features(part) for part in parts])
+
+    def _probe(self, inputs: Inputs) -> InputSpec:
         spec = super()._probe(inputs)
         if spec.classes != len(self.new):
             raise ValueError(
                 f"the network has {spec.classes} outputs but its last linear layer has "
                 f"{len(self.new)}; iCaRL needs a network that ends with a linear layer"
             )
-        self._embed(inputs[:1].to(self.device))
+        self._embed(self._on_device(select(inputs, slice(0, 1))))
         return spec

@@ -2,54 +2,168 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from perdure.structures import Inputs, as_tensors, dtype_name, layout, leaves, length, map_leaves
+
+_FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+_LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
+_INPUTS = (*_FLOATS, *_LABELS, torch.bool)
+_LARGEST_PIXEL = 255
 
 
 class InputSpec(NamedTuple):
     """What a network accepts and returns, known after the first batch."""
 
-    shape: tuple[int, ...]
-    """Shape of one input."""
-    dtype: str
+    layout: str
+    """Structure, dtypes and shapes of one sample."""
     classes: int
     """Number of logits."""
+    smallest_batch: int = 1
+    """2 if BatchNorm would have one value per channel in a batch of one, otherwise 1."""
 
 
-def check_inputs(inputs: Tensor, spec: InputSpec | None, *, values: bool) -> None:
-    """Raise ValueError unless inputs are a non-empty tensor like earlier ones, without NaN."""
-    if not isinstance(inputs, Tensor) or inputs.ndim < 2:
-        raise ValueError(f"inputs are {describe(inputs)}; expected a tensor [n, ...]")
-    if inputs.dtype != torch.uint8 and not inputs.dtype.is_floating_point:
-        raise ValueError(f"inputs have dtype {inputs.dtype}; expected uint8 or floats")
-    if len(inputs) == 0:
+def read_inputs(inputs: Any, dtype: torch.dtype) -> Inputs:
+    """Return inputs as a structure of dense tensors, detached from the caller's graph.
+
+    Args:
+        inputs: Tensors or arrays, or dicts and tuples of them.
+        dtype: Floating dtype of the network, which replaces float64.
+
+    Raises:
+        ValueError: If the inputs are no such structure, or empty.
+    """
+    found = as_tensors(inputs)
+    if isinstance(found, Tensor) and found.ndim < 2:
+        raise ValueError(f"inputs are {describe(found)}; expected a tensor [n, ...]")
+    sizes = set()
+    for leaf in leaves(found):
+        _check_dense("inputs", leaf)
+        if leaf.dtype not in _INPUTS:
+            names = ", ".join(map(dtype_name, _INPUTS))
+            raise ValueError(f"inputs have dtype {dtype_name(leaf.dtype)}; expected one of {names}")
+        if not leaf.ndim:
+            raise ValueError("inputs contain a scalar; expected tensors [n, ...]")
+        sizes.add(len(leaf))
+    if len(sizes) > 1:
+        raise ValueError(
+            f"inputs have tensors of {' and '.join(map(str, sorted(sizes)))} samples; expected a "
+            "common first dimension"
+        )
+    if 0 in sizes:
         raise ValueError("the batch is empty; expected at least one sample")
-    shape = tuple(inputs.shape[1:])
-    if spec and shape != spec.shape:
-        raise ValueError(f"inputs have shape {shape}; earlier inputs had {spec.shape}")
-    if spec and str(inputs.dtype) != spec.dtype:
-        raise ValueError(f"inputs have dtype {inputs.dtype}; earlier inputs had {spec.dtype}")
-    if values and inputs.dtype.is_floating_point and not inputs.isfinite().all():
-        raise ValueError("inputs contain infinite or NaN values")
+    return map_leaves(lambda leaf: _plain(leaf, dtype), found)
 
 
-def check_labels(labels: Tensor, count: int, classes: int, *, values: bool) -> None:
-    """Raise ValueError unless labels are a tensor of `count` integers from 0 to `classes` - 1."""
-    if not isinstance(labels, Tensor) or labels.ndim != 1:
+def _plain(leaf: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return a tensor that the caller's graph does not contain, in the network's precision."""
+    if leaf.dtype == torch.float64 and dtype != torch.float64:
+        leaf = leaf.to(dtype)
+    if leaf.is_inference() and not torch.is_inference_mode_enabled():
+        leaf = leaf.clone()  # autograd refuses inference tensors
+    return leaf.detach() if leaf.requires_grad else leaf
+
+
+def check_inputs(inputs: Inputs, spec: InputSpec | None, *, values: bool) -> None:
+    """Raise ValueError unless inputs are like earlier ones and contain no infinite or NaN value."""
+    if spec and (found := layout(inputs)) != spec.layout:
+        raise ValueError(
+            f"each input is {found}; earlier inputs were {spec.layout}, and shapes and dtypes must "
+            "not change (pad sequences to a fixed length)"
+        )
+    for leaf in leaves(inputs) if values else ():
+        if leaf.is_floating_point() and not leaf.isfinite().all():
+            raise ValueError("inputs contain infinite or NaN values")
+
+
+def read_labels(labels: Any, count: int) -> Tensor:
+    """Return labels as a tensor; ValueError unless they are `count` integers."""
+    if isinstance(labels, Tensor):
+        found = labels
+    elif hasattr(labels, "__array__"):
+        found = as_tensors(labels.__array__(), "labels")
+    else:
         raise ValueError(f"labels are {describe(labels)}; expected a tensor of rank 1")
-    if labels.dtype.is_floating_point or labels.dtype in (torch.bool, torch.complex64):
-        raise ValueError(f"labels have dtype {labels.dtype}; expected integers")
-    if len(labels) != count:
-        raise ValueError(f"the batch has {count} inputs but {len(labels)} labels")
-    if values:
-        low, high = labels.aminmax()
-        if low < 0 or high >= classes:
-            raise ValueError(
-                f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, "
-                f"so expected 0 to {classes - 1}"
-            )
+    _check_dense("labels", found)
+    if found.ndim != 1:
+        raise ValueError(f"labels are {describe(found)}; expected a tensor of rank 1")
+    if found.dtype not in _LABELS:
+        raise ValueError(f"labels have dtype {dtype_name(found.dtype)}; expected integers")
+    if len(found) != count:
+        raise ValueError(f"the batch has {count} inputs but {len(found)} labels")
+    return found
+
+
+def check_labels(labels: Tensor, classes: int | None) -> None:
+    """Raise ValueError unless labels range from 0 to `classes` - 1. Waits for the device.
+
+    Without `classes`, any label from 0 is allowed.
+    """
+    low, high = labels.aminmax()
+    if classes is None:
+        if low < 0:
+            raise ValueError(f"labels range from {int(low)} to {int(high)}; expected 0 or more")
+    elif low < 0 or high >= classes:
+        raise ValueError(
+            f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, "
+            f"so expected 0 to {classes - 1}"
+        )
+
+
+def check_size(inputs: Inputs, spec: InputSpec) -> None:
+    """Raise ValueError if the batch is too small for the network's BatchNorm layers."""
+    if length(inputs) < spec.smallest_batch:
+        raise ValueError(
+            "the batch has one sample, for which the network's BatchNorm layers cannot compute "
+            "statistics; pass two or more samples at a time, or use a network without BatchNorm"
+        )
+
+
+class SmallestBatch:
+    """While active, finds the smallest batch for which BatchNorm can compute statistics.
+
+    Call the network with one sample inside the `with` block.
+    """
+
+    def __init__(self, network: nn.Module) -> None:
+        self.size = 1
+        self._norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]
+        self._handles: list[Any] = []
+
+    def __enter__(self) -> SmallestBatch:
+        for norm in self._norms:
+            self._handles.append(norm.register_forward_pre_hook(self._inspect))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for handle in self._handles:
+            handle.remove()
+
+    def _inspect(self, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+        channels = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
+        if channels and inputs[0].numel() == channels:
+            self.size = 2
+
+
+def has_unscaled_images(inputs: Inputs) -> bool:
+    """Return whether network inputs look like float images with values from 0 to 255."""
+    for leaf in leaves(inputs):
+        if leaf.is_floating_point() and leaf.ndim >= 3:
+            low, high = leaf.aminmax()
+            if low >= 0 and 2 < high <= _LARGEST_PIXEL:
+                return True
+    return False
+
+
+def _check_dense(what: str, tensor: Tensor) -> None:
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        raise ValueError(f"{what} are a sparse or nested tensor; expected a dense one")
+    if tensor.device.type == "meta":
+        raise ValueError(f"{what} are on the meta device and have no values")
 
 
 def describe(value: object) -> str:

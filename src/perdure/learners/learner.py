@@ -7,6 +7,7 @@ a tensor), and everything that changes is stored in tensors with fixed addresses
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterator
 from contextlib import contextmanager
@@ -17,12 +18,25 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_optimizer
-from perdure.learners.inputs import InputSpec, check_inputs, check_labels, describe
+from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
+from perdure.learners.inputs import (
+    InputSpec,
+    SmallestBatch,
+    check_inputs,
+    check_labels,
+    check_size,
+    describe,
+    has_unscaled_images,
+    read_inputs,
+    read_labels,
+)
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
+from perdure.memory.frozen import training_mode
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
+from perdure.structures import Inputs, call, layout, length, map_leaves, select
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
@@ -39,11 +53,15 @@ class Learner(ABC):
         augment: Random augmentation `augment(inputs, generator)` of training batches, both new and
             replayed. Memories store inputs without augmentation.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
     """
 
     needs_boundaries = False
     """Whether `end_task` must be called when a task ends."""
+    replays_with_batch = False
+    """Whether new and replayed samples pass through the network as one batch."""
     capturable = True
     """Whether `step` can run inside a CUDA graph."""
     memory: EpisodicMemory | None = None
@@ -59,13 +77,15 @@ class Learner(ABC):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         if not isinstance(network, nn.Module):
             raise ValueError(f"network is {network!r}; expected an nn.Module")
-        parameters = list(network.parameters())
+        parameters = [p for p in network.parameters() if p.requires_grad]
         if not parameters:
-            raise ValueError("the network has no parameters to train")
+            raise ValueError("the network has no parameters to train; frozen ones do not count")
         if optimizer is None:
             lr = self.default_lr if lr is None else lr
             if not (isinstance(lr, int | float) and 0 < lr < float("inf")):
@@ -77,13 +97,20 @@ class Learner(ABC):
                     f"lr is {lr!r} and optimizer is given; set the learning rate in the optimizer "
                     "and omit lr"
                 )
-            check_optimizer(optimizer, parameters)
-        self.network = network.train()
+            check_optimizer(optimizer, list(network.parameters()))
+        self.network = training_mode(network)
         self._parameters = parameters
+        self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
+        self.grows = grow
+        self.head = head
+        self._head = find_head(network, head) if grow or head is not None else None
+        self.grown = 0
+        """Number of classes that `grow` has added."""
+        self._seed = seed
         self.augmentation = generator(seed, "augmentation", self.device)
         self.steps = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of batches observed."""
@@ -96,23 +123,30 @@ class Learner(ABC):
         """Steps and totals at the last call of `metrics`."""
         self._global_random = generator(seed, "global", self.device).get_state()
         self._input_spec: InputSpec | None = None
+        self._examples: list[Inputs] = []
+        """The first input, in a list because it is not part of the state."""
+        floats = (p.dtype for p in parameters if p.is_floating_point())
+        self._dtype = next(floats, torch.float32)
+        self._checked_scale = False
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f"memory={self.memory!r}, "
-        size = sum(p.numel() for p in self._parameters)
+        size = sum(p.numel() for p in self.network.parameters())
         name = type(self).__name__
         return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
 
     # -- learning ---------------------------------------------------------------------------
 
-    def observe(self, inputs: Tensor, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Inputs, labels: Tensor, *, check: bool = True) -> None:
         """Learn from one batch.
 
         Args:
-            inputs: Raw inputs [n, ...], uint8 or floats.
-            labels: Integer class labels [n].
+            inputs: Raw inputs: a tensor or array [n, ...], or a dict or tuple, also nested, of
+                them. float64 is converted to the network's precision. Nothing is back-propagated
+                into inputs that require a gradient.
+            labels: Integer class labels [n], a tensor or array.
             check: Whether to check the values (label range, NaN), which on a GPU waits for the
-                device. Shapes and dtypes are always checked.
+                device. Shapes and dtypes are always checked, and labels if the learner grows.
 
         Raises:
             ValueError: If the batch does not fit the network; the learner is left unchanged.
@@ -131,11 +165,11 @@ class Learner(ABC):
         """
 
     @abstractmethod
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Learn from one valid batch on the learner's device.
 
         Args:
-            inputs: Raw inputs [n, ...].
+            inputs: Raw inputs: a tensor [n, ...], or a dict or tuple, also nested, of tensors.
             labels: Class labels [n], int64.
         """
 
@@ -150,7 +184,47 @@ class Learner(ABC):
         """
         del samples
 
-    def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Tensor, Tensor]:
+    def grow(self, classes: int) -> None:
+        """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
+
+        Old outputs stay the same. New ones are initialised like those of a new layer, equally in
+        all networks. Optimizer state gets zeros, stored logits get the lowest one of each sample.
+
+        Args:
+            classes: Number of outputs, at least as many as now.
+
+        Raises:
+            ValueError: If the networks cannot grow; the learner is left unchanged.
+        """
+        now = find_head(self.network, self.head).classes
+        if not isinstance(classes, int) or classes < now:
+            raise ValueError(f"classes is {classes!r}; expected a whole number, {now} or more")
+        if classes > now:
+            outputs = None if self._input_spec is None else self._input_spec.classes
+            grow_heads(self, classes, outputs, *self._examples)
+
+    def growth_for(self, labels: Tensor) -> int | None:
+        """Return the number of outputs that a batch requires, if the learner must grow for it.
+
+        Always None unless the learner was created with `grow=True`. Waits for the device that
+        holds the labels.
+
+        Args:
+            labels: Integer class labels [n].
+        """
+        if not self.grows or self._head is None or not len(labels):
+            return None
+        needed = int(labels.max()) + 1
+        return needed if needed > self._head.classes else None
+
+    def per_class(self) -> list[Tensor]:
+        """Return the tensors with one row per class, to which `grow` appends zeros.
+
+        Methods with such tensors, other than networks and stored logits, override this.
+        """
+        return []
+
+    def prepare(self, batch: Samples, past: Samples | None = None) -> tuple[Inputs, Tensor]:
         """Augment and normalise a batch, together with past samples if there are any.
 
         Args:
@@ -163,7 +237,27 @@ class Learner(ABC):
         inputs, labels, _ = batch if past is None else join(batch, past)
         if self.augment is not None:
             inputs = self.augment(inputs, self.augmentation)
-        return self.normalise(inputs), labels
+        inputs = self.normalise(inputs)
+        if not self._checked_scale:  # once, because it waits for the device
+            self._checked_scale = True
+            if has_unscaled_images(inputs):
+                warnings.warn(
+                    "the network receives floating-point images with values up to 255; pass uint8 "
+                    "images, divide by 255, or pass normalise",
+                    stacklevel=2,
+                )
+        return inputs, labels
+
+    def logits(self, x: Inputs) -> Tensor:
+        """Return the working network's logits [n, classes] for network inputs.
+
+        A dict is passed as keyword arguments, a tuple as positional ones. The network returns
+        logits, or an object with an attribute or key `logits`.
+
+        Args:
+            x: Network inputs, from `prepare`.
+        """
+        return call(self.network, x)
 
     def optimizer_step(self, loss: Tensor, **terms: Tensor) -> None:
         """Take the optimizer step for a batch. Every `step` calls this exactly once.
@@ -298,56 +392,86 @@ class Learner(ABC):
         """Return every network that can predict, by name; `predict` uses the first."""
         return {"working": Predictor(self.network, self.normalise)}
 
-    def predict(self, inputs: Tensor) -> Tensor:
+    def predict(self, inputs: Inputs) -> Tensor:
         """Return the most probable class of each input, [n].
 
         Args:
-            inputs: Raw inputs [n, ...].
+            inputs: Raw inputs as for `observe`.
         """
         return self._scores(inputs).argmax(dim=1)
 
-    def predict_proba(self, inputs: Tensor) -> Tensor:
+    def predict_proba(self, inputs: Inputs) -> Tensor:
         """Return class probabilities [n, classes].
 
         Args:
-            inputs: Raw inputs [n, ...].
+            inputs: Raw inputs as for `observe`.
         """
         return self._scores(inputs).float().softmax(dim=1)
 
-    def _scores(self, inputs: Tensor) -> Tensor:
+    def _scores(self, inputs: Inputs) -> Tensor:
+        inputs = read_inputs(inputs, self._dtype)
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
-        return next(iter(self.predictors().values()))(inputs.to(self.device))
+        return next(iter(self.predictors().values()))(self._on_device(inputs))
 
     # -- input checks -----------------------------------------------------------------------
 
     def _check_batch(
-        self, inputs: Tensor, labels: Tensor, *, values: bool = True
-    ) -> tuple[Tensor, Tensor]:
+        self, inputs: Inputs, labels: Tensor, *, values: bool = True
+    ) -> tuple[Inputs, Tensor]:
         """Check a batch and move it to the device."""
+        self.check_frozen()
+        inputs = read_inputs(inputs, self._dtype)
+        labels = read_labels(labels, length(inputs))
         check_inputs(inputs, self._input_spec, values=values)
         spec = self._input_spec or self._probe(inputs)
-        check_labels(labels, len(inputs), spec.classes, values=values)
+        if not (self.replays_with_batch and self.memory is not None and self.memory.filled):
+            check_size(inputs, spec)
+        if values or self.grows:
+            check_labels(labels, None if self.grows else spec.classes)
+        inputs = self._on_device(inputs)
+        if (classes := self.growth_for(labels)) is not None:
+            grow_heads(self, classes, spec.classes, select(inputs, slice(0, 1)))
+            spec = spec._replace(classes=classes)
+        if not self._examples:
+            self._examples = [map_leaves(torch.clone, select(inputs, slice(0, 1)))]
         self._input_spec = spec
-        return inputs.to(self.device), labels.to(self.device, torch.int64)
+        return inputs, labels.to(self.device, torch.int64)
 
-    def _probe(self, inputs: Tensor) -> InputSpec:
-        """Find out what the network accepts and returns, with one sample in evaluation mode."""
-        shape = tuple(inputs.shape[1:])
-        try:
-            logits = Predictor(self.network, self.normalise)(inputs[:1].to(self.device))
-        except (RuntimeError, ValueError, TypeError) as error:
+    def check_frozen(self) -> None:
+        """Raise ValueError if a parameter that was frozen at construction requires gradients now.
+
+        Memories share frozen parameters with the network, so training them would change the
+        memories too.
+        """
+        if any(p.requires_grad for p in self._frozen):
             raise ValueError(
-                f"the network does not accept inputs of shape {shape} and dtype {inputs.dtype}: "
-                f"{error}"
+                "a parameter that was frozen when the learner was created now requires gradients; "
+                "create a new learner to train it"
+            )
+
+    def _on_device(self, inputs: Inputs) -> Inputs:
+        return map_leaves(lambda leaf: leaf.to(self.device).contiguous(), inputs)
+
+    def _probe(self, inputs: Inputs) -> InputSpec:
+        """Find out what the network accepts and returns, with one sample in evaluation mode."""
+        one = self._on_device(select(inputs, slice(0, 1)))
+        try:
+            with SmallestBatch(self.network) as smallest:
+                logits = Predictor(self.network, self.normalise)(one)
+        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+            raise ValueError(
+                f"the network does not accept inputs of shape and dtype {layout(one)}: {error}"
             ) from error
-        if not isinstance(logits, Tensor) or logits.ndim != 2 or len(logits) != 1:
+        if logits.ndim != 2 or len(logits) != 1:
             raise ValueError(
                 f"the network returned {describe(logits)} for one sample; expected logits "
                 "[n, classes]"
             )
-        return InputSpec(shape, str(inputs.dtype), logits.shape[1])
+        if self._head is not None:
+            check_outputs(self._head, logits.shape[1])
+        return InputSpec(layout(one), logits.shape[1], smallest.size)
 
     # -- state ------------------------------------------------------------------------------
 
@@ -367,13 +491,15 @@ class Learner(ABC):
             "totals": {name: total.clone() for name, total in self._totals.items()},
             "last_read": {"steps": self._last_read[0], "totals": dict(self._last_read[1])},
             "input_spec": self._input_spec._asdict() if self._input_spec else {},
+            "growth": {"added": self.grown, "seed": self._seed},
         }
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state.
 
         Args:
-            state: Result of `state_dict` on a learner of the same method and network.
+            state: Result of `state_dict` on a learner of the same method and network. If that
+                network had grown, this one grows to its size first.
 
         Raises:
             ValueError: If the state does not fit; the learner is left unchanged.
@@ -384,9 +510,13 @@ class Learner(ABC):
                 f"the state has the parts {sorted(state)}; {type(self).__name__} has "
                 f"{sorted(before)}"
             )
+        undo = None
         try:
+            undo = grow_to_fit(self, state)
             self._load(state)
         except _STATE_ERRORS as error:
+            if undo is not None:
+                undo()
             self._load(before)
             raise ValueError(
                 f"the state does not fit this {type(self).__name__} and its network: "
@@ -400,9 +530,11 @@ class Learner(ABC):
             except _STATE_ERRORS as error:
                 raise ValueError(f"{name}: {error}") from error
         totals, last, spec = (state[name] for name in ("totals", "last_read", "input_spec"))
+        growth = state["growth"]
+        self.grown, self._seed = int(growth["added"]), int(growth["seed"])
         self._totals = {k: v.to(self.device, torch.float64, copy=True) for k, v in totals.items()}
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
-        self._input_spec = InputSpec(**{**spec, "shape": tuple(spec["shape"])}) if spec else None
+        self._input_spec = InputSpec(**spec) if spec else None
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, atomically.

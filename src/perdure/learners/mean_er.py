@@ -10,6 +10,7 @@ from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import Reservoir, SemanticMemory, Update
+from perdure.structures import Inputs
 
 
 class MeanER(ConsistentReplay):
@@ -19,6 +20,7 @@ class MeanER(ConsistentReplay):
         network: Working network to train, in place. It maps inputs [n, ...] to logits
             [n, classes].
         buffer_size: Maximum number of stored samples.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         consistency_weight: Weight λ of the consistency loss.
         window: Share of the past updates that the semantic memory averages over; None for the
@@ -32,6 +34,8 @@ class MeanER(ConsistentReplay):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -46,7 +50,8 @@ class MeanER(ConsistentReplay):
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         consistency_weight: float = 0.15,
         window: float | None = 0.05,
@@ -57,22 +62,33 @@ class MeanER(ConsistentReplay):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch)
         check_weights(consistency_weight=consistency_weight)
         self.memory_batch = memory_batch
         self.consistency_weight = consistency_weight
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
         self.forward_batches = MultiBatchForward(network)
         self.mean = SemanticMemory(
             network, window=window, decay=decay, rate=rate, name="mean", update=update, seed=seed
         )
 
-    def replay_logits(self, x: Tensor, y: Tensor) -> ReplayLogits:
+    def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """Return the logits of the semantic memory."""
         return ReplayLogits(self.mean(x))
 

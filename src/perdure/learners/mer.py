@@ -12,6 +12,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import Reservoir
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class MER(Learner):
@@ -24,6 +25,7 @@ class MER(Learner):
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
         buffer_size: Maximum number of stored samples.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number k − 1 of samples replayed with each batch.
         beta: Rate β of the Reptile update within an inner batch, in (0, 1].
         gamma: Rate γ of the Reptile update across inner batches, in (0, 1].
@@ -33,6 +35,8 @@ class MER(Learner):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -43,13 +47,15 @@ class MER(Learner):
         (3, 3)
     """
 
+    replays_with_batch = True
     memory: Reservoir
 
     def __init__(
         self,
         network: nn.Module,
         *,
-        buffer_size: int,
+        buffer_size: int | None = None,
+        buffer_bytes: int | str | None = None,
         memory_batch: int = 128,
         beta: float = 1.0,
         gamma: float = 1.0,
@@ -58,10 +64,19 @@ class MER(Learner):
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
+        grow: bool = False,
+        head: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
-            network, lr=lr, optimizer=optimizer, augment=augment, normalise=normalise, seed=seed
+            network,
+            lr=lr,
+            optimizer=optimizer,
+            augment=augment,
+            normalise=normalise,
+            grow=grow,
+            head=head,
+            seed=seed,
         )
         check_counts(memory_batch=memory_batch, inner_steps=inner_steps)
         for name, rate in (("beta", beta), ("gamma", gamma)):
@@ -71,9 +86,11 @@ class MER(Learner):
         self.beta = beta
         self.gamma = gamma
         self.inner_steps = inner_steps
-        self.memory = Reservoir(buffer_size, seed=seed, device=self.device)
+        self.memory = Reservoir(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+        )
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1."""
         batch = Samples(inputs, labels)
         across = self._copy_weights(self.gamma)
@@ -81,7 +98,7 @@ class MER(Learner):
             past = self.memory.draw(self.memory_batch)
             within = self._copy_weights(self.beta)
             x, y = self.prepare(batch, past)
-            loss = F.cross_entropy(self.network(x), y)
+            loss = F.cross_entropy(self.logits(x), y)
             if remaining:
                 self.inner_step(loss)
             else:
@@ -92,11 +109,11 @@ class MER(Learner):
 
     def _copy_weights(self, rate: float) -> list[Tensor]:
         """Copy the weights for a Reptile update; a rate of 1 needs no copy."""
-        return [] if rate == 1 else [p.detach().clone() for p in self.network.parameters()]
+        return [] if rate == 1 else [p.detach().clone() for p in self._parameters]
 
     @torch.no_grad()
     def _reptile(self, start: list[Tensor], rate: float) -> None:
         """θ ← θ_0 + rate (θ − θ_0)."""
         if start:
-            end = [p.detach() for p in self.network.parameters()]
+            end = [p.detach() for p in self._parameters]
             torch._foreach_lerp_(end, start, 1 - rate)

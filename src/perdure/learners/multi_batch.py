@@ -8,6 +8,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from perdure.structures import Inputs, call, concatenate, length
+
 
 @runtime_checkable
 class MultiBatchNetwork(Protocol):
@@ -41,19 +43,20 @@ class MultiBatchForward:
         self.network = network
         self.per_sample = is_per_sample(network)
 
-    def __call__(self, *batches: Tensor) -> Sequence[Tensor]:
-        """Return the logits of each batch of normalised inputs [n, ...]."""
+    def __call__(self, *batches: Inputs) -> Sequence[Tensor]:
+        """Return the logits of each batch of network inputs."""
         if self.per_sample:
-            sizes = [len(batch) for batch in batches]
-            return self.network(torch.cat(batches)).split(sizes)  # type: ignore[no-any-return]
-        if isinstance(self.network, MultiBatchNetwork):
+            sizes = [length(batch) for batch in batches]
+            return torch.split(call(self.network, concatenate(batches)), sizes)
+        tensors = all(isinstance(batch, Tensor) for batch in batches)
+        if tensors and isinstance(self.network, MultiBatchNetwork):
             return self.network.forward_batches(*batches)
         return one_by_one(self.network, *batches)
 
 
-def one_by_one(network: nn.Module, *batches: Tensor) -> Sequence[Tensor]:
+def one_by_one(network: nn.Module, *batches: Inputs) -> Sequence[Tensor]:
     """Return the logits of each batch, with one forward pass per batch."""
-    return [network(batch) for batch in batches]
+    return [call(network, batch) for batch in batches]
 
 
 _PER_SAMPLE_LAYERS = (

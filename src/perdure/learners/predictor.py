@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-Normalise = Callable[[Tensor], Tensor]
+from perdure.structures import Inputs, call, map_leaves
+
+Normalise = Callable[[Any], Any]
+"""Maps raw inputs, a tensor or a structure of tensors, to network inputs."""
 
 
 class Predictor:
@@ -24,14 +28,14 @@ class Predictor:
         self.normalise = normalise
 
     @torch.no_grad()
-    def __call__(self, inputs: Tensor) -> Tensor:
+    def __call__(self, inputs: Inputs) -> Tensor:
         """Return scores [n, classes]; a softmax turns them into probabilities.
 
         Args:
-            inputs: Raw inputs [n, ...].
+            inputs: Raw inputs: a tensor [n, ...], or a dict or tuple, also nested, of tensors.
         """
         with evaluation_mode(self.module):
-            return self.module(self.normalise(inputs))  # type: ignore[no-any-return]
+            return call(self.module, self.normalise(inputs))
 
 
 @contextmanager
@@ -46,6 +50,10 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
             part.training = True
 
 
-def unit_range(inputs: Tensor) -> Tensor:
-    """Scale uint8 inputs to floats in [0, 1] and return float inputs unchanged."""
-    return inputs.to(torch.float32).div_(255) if inputs.dtype == torch.uint8 else inputs
+def unit_range(inputs: Inputs) -> Inputs:
+    """Scale uint8 inputs to floats in [0, 1] and return other inputs unchanged."""
+    return map_leaves(_unit_range, inputs)
+
+
+def _unit_range(leaf: Tensor) -> Tensor:
+    return leaf.to(torch.float32).div_(255) if leaf.dtype == torch.uint8 else leaf

@@ -7,6 +7,7 @@ from torch.nn import functional as F
 
 from perdure.learners.learner import Learner
 from perdure.records import Samples
+from perdure.structures import Inputs
 
 
 class SGD(Learner):
@@ -19,6 +20,8 @@ class SGD(Learner):
             instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of training batches.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
+        grow: Whether the networks grow when a label arrives for which they have no output.
+        head: Name of the layer that grows, an `nn.Linear`; by default the last one.
         seed: Seed of all random draws.
 
     Examples:
@@ -29,7 +32,7 @@ class SGD(Learner):
         torch.Size([2])
     """
 
-    def step(self, inputs: Tensor, labels: Tensor) -> None:
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
         """θ ← θ − η ∇ CE(f(X), Y)."""
         x, y = self.prepare(Samples(inputs, labels))
-        self.optimizer_step(F.cross_entropy(self.network(x), y))
+        self.optimizer_step(F.cross_entropy(self.logits(x), y))

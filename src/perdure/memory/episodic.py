@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,6 +14,7 @@ from torch import Tensor
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, load_state
+from perdure.structures import get_structure, layout, load_structure
 
 
 class EpisodicMemory:
@@ -20,34 +24,80 @@ class EpisodicMemory:
     Storage is allocated at the first write and keeps its address.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored inputs, labels and logits, such as 64_000_000 or
+            "64MB". `buffer_size` follows from it when the first samples are stored.
         seed: Seed of the random draws.
         device: Device that holds the samples.
+
+    Raises:
+        ValueError: If not exactly one of `buffer_size` and `buffer_bytes` is given, or if a value
+            is invalid.
     """
 
-    _settings: tuple[str, ...] = ("buffer_size",)
-    """Attributes that a state must agree with."""
+    _settings: tuple[str, ...] = ()
+    """Attributes that a state must agree with, in addition to `buffer_size` or `buffer_bytes`."""
+    buffer_size: int
+    """Maximum number of samples; 0 until it is known, if the budget is in bytes."""
 
     def __init__(
-        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        buffer_size: int | None = None,
+        *,
+        buffer_bytes: int | str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
-        if not isinstance(buffer_size, int) or buffer_size < 1:
+        if (buffer_size is None) == (buffer_bytes is None):
+            raise ValueError("give either buffer_size or buffer_bytes")
+        whole = isinstance(buffer_size, int) and not isinstance(buffer_size, bool)
+        if buffer_size is not None and not (whole and buffer_size >= 1):
             raise ValueError(f"buffer_size is {buffer_size!r}; expected a whole number, 1 or more")
-        self.buffer_size = buffer_size
+        self.buffer_bytes = None if buffer_bytes is None else parse_bytes(buffer_bytes)
         self.filled = 0
         """Number of stored samples."""
         self.device = torch.device(device)
         self.selection = generator(seed, "replay", device)
         # Has one extra row, `buffer_size`: samples that are not kept are written there.
         self._stored: Samples | None = None
+        self._set_size(buffer_size or 0)
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.filled} of {self.buffer_size} samples)"
+        if self.buffer_bytes is None:
+            return f"{type(self).__name__}({self.filled} of {self.buffer_size} samples)"
+        size = f" of {self.buffer_size}" if self.buffer_size else ""
+        budget = format_bytes(self.buffer_bytes)
+        return f"{type(self).__name__}({self.filled}{size} samples, {budget})"
 
     @property
     def full(self) -> bool:
         """Whether every row holds a sample."""
-        return self.filled == self.buffer_size
+        return 0 < self.filled == self.buffer_size
+
+    def _set_size(self, size: int) -> None:
+        """Set the number of rows; 0 if it is not known yet. Called before samples are stored."""
+        self.buffer_size = size
+
+    def reserve(self, samples: Samples) -> None:
+        """Set the number of rows and allocate storage, if that has not been done.
+
+        Args:
+            samples: Samples like those that will be stored.
+
+        Raises:
+            ValueError: If `buffer_bytes` is less than the size of one sample.
+        """
+        if self._stored is not None:
+            return
+        if self.buffer_bytes is not None:
+            row = _row_bytes(samples)
+            if self.buffer_bytes < row:
+                raise ValueError(
+                    f"buffer_bytes is {format_bytes(self.buffer_bytes)}, but one stored sample "
+                    f"needs {format_bytes(row)}"
+                )
+            self._set_size(self.buffer_bytes // row)
+        self._stored = self._allocate(samples)
 
     def draw(self, count: int) -> Samples | None:
         """Draw samples at random, without replacement.
@@ -58,7 +108,7 @@ class EpisodicMemory:
         Returns:
             Copies of the samples, or None if the memory is empty.
         """
-        return None if self._stored is None else self._stored.rows(self._choose(count))
+        return self._stored.rows(self._choose(count)) if self._stored and self.filled else None
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""
@@ -67,7 +117,11 @@ class EpisodicMemory:
 
     def contents(self) -> Samples | None:
         """Return a view of the stored samples in row order, or None if the memory is empty."""
-        return None if self._stored is None else self._stored.slice(0, self.filled)
+        return self._stored.slice(0, self.filled) if self._stored and self.filled else None
+
+    def stored_logits(self) -> Tensor | None:
+        """Return the storage of the logits, one row per sample; None if none are stored."""
+        return None if self._stored is None else self._stored.logits
 
     def class_counts(self, classes: int) -> list[int]:
         """Count the stored samples of each class. Waits for the device.
@@ -82,21 +136,20 @@ class EpisodicMemory:
 
     def _write(self, rows: Tensor, samples: Samples) -> None:
         """Store samples in the given rows; row `buffer_size` discards them."""
-        if self._stored is None:
-            self._stored = self._allocate(samples)
-        for storage, values in zip(self._stored, samples, strict=True):
-            if storage is not None and values is not None:
-                if storage.dtype != values.dtype or storage.shape[1:] != values.shape[1:]:
-                    raise ValueError(
-                        f"samples have rows of {values.dtype} {tuple(values.shape[1:])}; the "
-                        f"memory stores {storage.dtype} {tuple(storage.shape[1:])}"
-                    )
-                _as_words(storage).index_copy_(0, rows, _as_words(values.detach()))
+        self.reserve(samples)
+        assert self._stored is not None
+        for storage, values in zip(self._stored.tensors(), samples.tensors(), strict=True):
+            if storage.dtype != values.dtype or storage.shape[1:] != values.shape[1:]:
+                raise ValueError(
+                    f"samples are {_layout(samples)}; the memory stores {_layout(self._stored)}"
+                )
+            _copy_rows(storage, rows, values.detach())
 
     def _keep_last(self, rows: Tensor) -> Tensor:
         """Of several samples with the same row, keep the last, whatever the order of writing."""
-        overwritten = (rows[:, None] == rows).triu_(1).any(1)
-        return rows.masked_fill_(overwritten, self.buffer_size)
+        order = torch.arange(len(rows), device=rows.device)
+        last = order.new_zeros(self.buffer_size + 1).scatter_reduce_(0, rows, order, "amax")
+        return rows.masked_fill_(last.index_select(0, rows) != order, self.buffer_size)
 
     def _allocate(self, like: Samples) -> Samples:
         rows = self.buffer_size + 1
@@ -112,11 +165,17 @@ class EpisodicMemory:
     def state_dict(self) -> State:
         """Return everything needed to resume, including random state."""
         contents = self.contents()
-        stored = {} if contents is None else contents._asdict()
+        stored: State = {}
+        if contents is not None:
+            inputs, structure = get_structure(contents.map(torch.clone).inputs)
+            stored = {"inputs": inputs, "labels": contents.labels.clone()}
+            stored |= {"structure": structure} if structure else {}
+            stored |= {} if contents.logits is None else {"logits": contents.logits.clone()}
         return {
-            **{name: getattr(self, name) for name in self._settings},
+            **{name: getattr(self, name) for name in ("buffer_size", *self._settings)},
+            **({} if self.buffer_bytes is None else {"buffer_bytes": self.buffer_bytes}),
             "filled": self.filled,
-            "stored": {name: t.clone() for name, t in stored.items() if t is not None},
+            "stored": stored,
             **{name: get_state(part) for name, part in self._parts().items()},
         }
 
@@ -126,22 +185,25 @@ class EpisodicMemory:
         Raises:
             ValueError: If the state has another `buffer_size` or is inconsistent.
         """
-        for name in self._settings:
-            if int(state[name]) != getattr(self, name):
+        budget = "buffer_size" if self.buffer_bytes is None else "buffer_bytes"
+        for name in (budget, *self._settings):
+            if name not in state or int(state[name]) != getattr(self, name):
                 raise ValueError(
-                    f"the state has {name} {state[name]}; expected {getattr(self, name)}"
+                    f"the state has {name} {state.get(name)}; expected {getattr(self, name)}"
                 )
         filled = int(state["filled"])
-        stored = Samples(**state["stored"]) if state.get("stored") else None
+        stored = _load_samples(state["stored"]) if state.get("stored") else None
         found = 0 if stored is None else len(stored.labels)
-        if filled > self.buffer_size or filled != found:
+        size = self.buffer_size
+        if self.buffer_bytes is not None:
+            size = 0 if stored is None else self.buffer_bytes // _row_bytes(stored)
+        if int(state["buffer_size"]) != size or filled > size or filled != found:
             raise ValueError(f"the state claims {filled} samples but contains {found}")
         self.filled = filled
-        if stored is None:
+        if stored is None or self._stored is None or _layout(self._stored) != _layout(stored):
             self._stored = None
-        else:
-            if self._stored is None or _layout(self._stored) != _layout(stored):
-                self._stored = self._allocate(stored)
+            self._set_size(size)
+        if stored is not None:
             self._write(torch.arange(filled, device=self.device), stored.to(self.device))
         for name, part in self._parts().items():
             load_state(part, state[name])
@@ -151,9 +213,14 @@ class GroupedMemory(EpisodicMemory):
     """A memory whose rows are ordered by group: one group per task or class."""
 
     def __init__(
-        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        buffer_size: int | None = None,
+        *,
+        buffer_bytes: int | str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(buffer_size, seed=seed, device=device)
+        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
         self.counts: dict[int, int] = {}
         """Number of stored samples of each group, in row order."""
 
@@ -190,14 +257,74 @@ class GroupedMemory(EpisodicMemory):
         self.counts = counts
 
 
-def _as_words(rows: Tensor) -> Tensor:
-    """View rows as 64-bit words if possible: the cost of copying grows with the element count."""
-    flat = rows.reshape(len(rows), math.prod(rows.shape[1:]))
-    size = flat.element_size()
-    if any(n * size % 8 for n in (flat.shape[1], flat.storage_offset())):
-        return flat
-    return flat.view(torch.int64)
+def _copy_rows(storage: Tensor, rows: Tensor, values: Tensor) -> None:
+    """Copy values to rows of a contiguous tensor, if possible as 64-bit words.
+
+    The cost of copying grows with the number of elements.
+    """
+    values = values.contiguous()
+    row, size = math.prod(storage.shape[1:]), storage.element_size()
+    if row and row * size % 8 == 0:
+        if values.storage_offset() * size % 8:
+            values = values.clone()
+        row = row * size // 8
+        storage, values = (t.view(-1).view(torch.int64) for t in (storage, values))
+    storage.view(-1, row).index_copy_(0, rows, values.view(-1, row))
 
 
-def _layout(samples: Samples) -> list[object]:
-    return [None if t is None else (t.dtype, t.shape[1:]) for t in samples]
+def _layout(samples: Samples) -> str:
+    """Describe one stored sample."""
+    logits = () if samples.logits is None else (samples.logits,)
+    return layout((samples.inputs, samples.labels, *logits))
+
+
+def _row_bytes(samples: Samples) -> int:
+    """Return the size of one stored sample."""
+    return sum(math.prod(t.shape[1:]) * t.element_size() for t in samples.tensors())
+
+
+def _load_samples(stored: Mapping[str, Any]) -> Samples:
+    parts = dict(stored)
+    inputs = load_structure(parts.pop("inputs"), parts.pop("structure", ""))
+    return Samples(inputs, **parts)
+
+
+_UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**k for k, p in enumerate("KMGT", 1)}}
+_UNITS |= {f"{p}IB": 1024**k for k, p in enumerate("KMGT", 1)}
+
+
+def parse_bytes(value: int | str) -> int:
+    """Return a number of bytes, given as a number or as text such as "64MB" or "1.5 GiB".
+
+    Raises:
+        ValueError: If the value is neither, or less than one byte.
+
+    Examples:
+        >>> parse_bytes("64MB"), parse_bytes("1 KiB"), parse_bytes(100)
+        (64000000, 1024, 100)
+    """
+    number = 0.0
+    if isinstance(value, int) and not isinstance(value, bool):
+        number = value
+    elif isinstance(value, str):
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", value.strip(), re.ASCII)
+        if match and match[2].upper() in _UNITS:
+            number = float(match[1]) * _UNITS[match[2].upper()]
+    if not 1 <= number < 2**63:
+        raise ValueError(
+            f"buffer_bytes is {value!r}; expected a number of bytes, or text such as '64MB'"
+        )
+    return int(number)
+
+
+def format_bytes(count: int) -> str:
+    """Return a number of bytes as text that `parse_bytes` reads back.
+
+    Examples:
+        >>> format_bytes(64_000_000), format_bytes(1_234_567), format_bytes(12)
+        ('64 MB', '1234567 bytes', '12 bytes')
+    """
+    for unit in ("TB", "GB", "MB", "KB"):
+        if count % (_UNITS[unit] // 10) == 0 and count >= _UNITS[unit]:
+            return f"{count / _UNITS[unit]:g} {unit}"
+    return f"{count} bytes"

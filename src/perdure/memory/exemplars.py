@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from perdure.memory.episodic import GroupedMemory
+from perdure.memory.frozen import copy_network, shared_names
 from perdure.records import Samples, join
+from perdure.structures import Inputs, call, length
 
 NO_MEAN_SCORE = -1e4
 """Score of a class without a mean: finite, but with zero probability after a softmax."""
@@ -51,7 +53,8 @@ class ExemplarSet(GroupedMemory):
     exemplar more. When new classes arrive, the last exemplars of each list are dropped.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
         device: Device that holds the samples.
 
@@ -62,7 +65,7 @@ class ExemplarSet(GroupedMemory):
         ({0: 3, 1: 2}, 5)
     """
 
-    def add(self, samples: Samples, embed: Callable[[Tensor], Tensor]) -> None:
+    def add(self, samples: Samples, embed: Callable[[Inputs], Tensor]) -> None:
         """Choose exemplars for every class of a task.
 
         For a class that already has exemplars, they and the new samples are candidates.
@@ -71,6 +74,7 @@ class ExemplarSet(GroupedMemory):
             samples: Training samples of the task.
             embed: Maps inputs [n, ...] to feature vectors [n, d].
         """
+        self.reserve(samples)
         exemplars = self.groups()
         arrived = [int(label) for label in torch.unique(samples.labels)]
         classes = list(dict.fromkeys([*exemplars, *arrived]))
@@ -84,7 +88,7 @@ class ExemplarSet(GroupedMemory):
 
 
 class NearestMeanClassifier(nn.Module):
-    """Classifies by the nearest class mean in the feature space of a frozen copy of a network.
+    """Classifies by the nearest class mean in the feature space of a fixed copy of a network.
 
     Scores are negative Euclidean distances between unit vectors, from −2 to 0; classes without a
     mean have the score `NO_MEAN_SCORE`.
@@ -101,24 +105,36 @@ class NearestMeanClassifier(nn.Module):
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
         weight = _last_linear(network).weight
-        self.network = copy.deepcopy(network).requires_grad_(False)
+        self.network = copy_network(network).requires_grad_(False)
+        self._shared = shared_names(self.network, network)
         self.register_buffer("means", torch.zeros_like(weight, dtype=torch.float32))
         self.register_buffer("known", torch.zeros_like(weight[:, 0], dtype=torch.bool))
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return scores [n, classes] for normalised inputs."""
+    def forward(self, *positional: Inputs, **named: Inputs) -> Tensor:
+        """Return scores [n, classes] for normalised inputs, the arguments of the network."""
         mode = "donot_use_mm_for_euclid_dist"  # matrix products round small distances to zero
-        distances = torch.cdist(self.features(x), self.means, compute_mode=mode)
+        features = self.features(named or positional)
+        distances = torch.cdist(features, self.means, compute_mode=mode)
         return torch.where(self.known, -distances, NO_MEAN_SCORE)
 
-    def features(self, x: Tensor) -> Tensor:
+    def load_state_dict(
+        self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False
+    ) -> Any:
+        """Restore a state whose frozen weights are those of the copied network."""
+        current = self.network.state_dict()
+        for name in self._shared:
+            if not current[name].equal(state_dict[f"network.{name}"].to(current[name].device)):
+                raise ValueError(f"{name} is frozen here but was not when the state was saved")
+        return super().load_state_dict(state_dict, strict, assign)
+
+    def features(self, x: Inputs) -> Tensor:
         """Return φ(x) [n, features]: the input of the last linear layer, scaled to unit length."""
         captured: list[Tensor] = []
         head = _last_linear(self.network)
         with head.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0])):
-            self.network(x)
-        if not captured or captured[-1].shape != (len(x), head.in_features):
+            call(self.network, x)
+        if not captured or captured[-1].shape != (length(x), head.in_features):
             raise ValueError(
                 "the network's last linear layer does not receive one feature vector per sample"
             )

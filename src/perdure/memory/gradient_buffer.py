@@ -19,7 +19,8 @@ class GradientBuffer(EpisodicMemory):
     last free row was filled. If several win the same row, the last one is kept.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
         device: Device that holds the samples.
 
@@ -32,12 +33,20 @@ class GradientBuffer(EpisodicMemory):
     """
 
     def __init__(
-        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        buffer_size: int | None = None,
+        *,
+        buffer_bytes: int | str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(buffer_size, seed=seed, device=device)
-        self.scores = torch.zeros(buffer_size + 1, dtype=torch.float64, device=device)
-        """Score of each stored sample when it was added."""
+        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
         self.insertion = generator(seed, "gradient selection", device)
+
+    def _set_size(self, size: int) -> None:
+        super()._set_size(size)
+        self.scores = torch.zeros(size + 1, dtype=torch.float64, device=self.device)
+        """Score of each stored sample when it was added."""
 
     def add(self, samples: Samples, scores: Tensor, replace: Tensor) -> None:
         """Present samples with their scores.
@@ -50,6 +59,7 @@ class GradientBuffer(EpisodicMemory):
         """
         count = len(samples.labels)
         scores = scores.double()
+        self.reserve(samples)
         rows = self.filled + torch.arange(count, device=self.device)
         if self.filled + count > self.buffer_size:
             rows = self._compete(rows, scores, replace)

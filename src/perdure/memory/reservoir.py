@@ -16,7 +16,8 @@ class Reservoir(EpisodicMemory):
     Rows are chosen on the device, without synchronisation with the host.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
         device: Device that holds the samples.
 
@@ -28,14 +29,17 @@ class Reservoir(EpisodicMemory):
     """
 
     def __init__(
-        self, buffer_size: int, *, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        buffer_size: int | None = None,
+        *,
+        buffer_bytes: int | str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(buffer_size, seed=seed, device=device)
+        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
         self.seen = torch.zeros((), dtype=torch.int64, device=device)
         """Number of samples added so far."""
         self.insertion = generator(seed, "reservoir", device)
-        # 1, 2, …, n for each batch size n so far. Kept because CUDA graphs refer to them.
-        self._ordinals: dict[int, Tensor] = {}
 
     def add(self, samples: Samples) -> None:
         """Present samples of the stream in order; each may replace a stored one.
@@ -44,14 +48,13 @@ class Reservoir(EpisodicMemory):
             samples: Next samples of the stream.
         """
         count = len(samples.labels)
+        self.reserve(samples)
         self._write(self._slots(count), samples)
         self.filled = min(self.buffer_size, self.filled + count)
 
     def _slots(self, count: int) -> Tensor:
         """Draw a row for each of the next `count` samples; `buffer_size` means not kept."""
-        if count not in self._ordinals:
-            self._ordinals[count] = torch.arange(1, count + 1, device=self.device)
-        position = self._ordinals[count] + self.seen
+        position = torch.arange(1, count + 1, device=self.device) + self.seen
         # Algorithm 2 draws an integer from [0, N] after N samples. Products in float32 would be
         # inexact from 10^7 samples on.
         uniform = torch.rand(
@@ -72,7 +75,8 @@ class AgeTrackingReservoir(Reservoir):
     """A reservoir that knows how many steps ago each sample was stored.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         clock: Scalar that counts steps; its owner advances it in place.
         seed: Seed of the random draws.
         device: Device that holds the samples.
@@ -87,12 +91,21 @@ class AgeTrackingReservoir(Reservoir):
     """
 
     def __init__(
-        self, buffer_size: int, *, clock: Tensor, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        buffer_size: int | None = None,
+        *,
+        clock: Tensor,
+        buffer_bytes: int | str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(buffer_size, seed=seed, device=device)
+        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
         self.clock = clock
-        self.stored_at = torch.zeros(buffer_size + 1, dtype=torch.int64, device=device)
         self._drawn: Tensor | None = None
+
+    def _set_size(self, size: int) -> None:
+        super()._set_size(size)
+        self.stored_at = torch.zeros(size + 1, dtype=torch.int64, device=self.device)
 
     def drawn_ages(self) -> Tensor:
         """Return the ages [n] in steps of the samples that `draw` returned last.

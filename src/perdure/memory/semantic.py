@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from perdure.kernels import has_triton
+from perdure.memory.frozen import (
+    copy_network,
+    get_own_state,
+    load_own_state,
+    shared_names,
+    training_mode,
+)
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
+from perdure.structures import Inputs, call
 
 if TYPE_CHECKING:
     from perdure.kernels.average import MovingAverage
@@ -34,7 +41,9 @@ class SemanticMemory:
     for thousands of steps.
 
     Parameters are averaged, buffers are not: the running statistics of BatchNorm come from this
-    network's own forward passes. The network therefore stays in training mode.
+    network's own forward passes. The network therefore stays in training mode. Frozen parameters,
+    and the buffers of frozen modules in evaluation mode, are shared with the working network
+    instead of copied.
 
     Args:
         network: Working network to average. The memory starts as a copy of it.
@@ -69,13 +78,18 @@ class SemanticMemory:
             )
         if update not in get_args(Update):
             raise ValueError(f"update is {update!r}; expected {' or '.join(get_args(Update))}")
-        self.network = copy.deepcopy(network).requires_grad_(False).train()
+        self.network = training_mode(copy_network(network)).requires_grad_(False)
+        self._shared = shared_names(self.network, network)
         self.window = window
         self.decay = decay
         self.rate = rate
         self.regular = update == "regular"
-        self._working: list[Tensor] = list(network.parameters())
-        self._averaged: list[Tensor] = list(self.network.parameters())
+        pairs = zip(self.network.parameters(), network.parameters(), strict=True)
+        averaged = [pair for pair in pairs if pair[0] is not pair[1]]
+        if not averaged:
+            raise ValueError("the network has no parameters to average: all are frozen")
+        self._averaged: list[Tensor] = [own for own, _ in averaged]
+        self._working: list[Tensor] = [working for _, working in averaged]
         self._device = self._averaged[0].device
         self.updates = torch.zeros((), dtype=torch.int64, device=self._device)
         """Number of updates so far; counted only with a window."""
@@ -83,16 +97,16 @@ class SemanticMemory:
         self._kernel: MovingAverage | None = None
         self._addresses: list[int] = []
 
-    def __call__(self, x: Tensor) -> Tensor:
+    def __call__(self, x: Inputs) -> Tensor:
         """Return logits for a replay batch, without gradient.
 
         BatchNorm normalises the batch by its own statistics.
 
         Args:
-            x: Normalised inputs [n, ...].
+            x: Normalised inputs.
         """
         with torch.no_grad():
-            return self.network(x)  # type: ignore[no-any-return]
+            return call(self.network, x)
 
     @torch.no_grad()
     def update(self, step: Tensor) -> None:
@@ -152,14 +166,16 @@ class SemanticMemory:
         return (now * self.rate + 1e-9).floor() > (before * self.rate + 1e-9).floor()
 
     def state_dict(self) -> State:
-        """Return the weights, buffers, number of updates and random generator."""
-        return {name: get_state(part) for name, part in self._parts().items()}
+        """Return the memory's own weights and buffers, number of updates and random generator."""
+        own = get_own_state(self.network, self._shared)
+        return {"network": own, **{name: get_state(part) for name, part in self._parts().items()}}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state in place."""
+        load_own_state(self.network, state["network"], self._shared)
         for name, part in self._parts().items():
             load_state(part, state[name])
 
     def _parts(self) -> dict[str, object]:
         counted = {} if self.window is None else {"updates": self.updates}
-        return {"network": self.network, "draws": self.draws, **counted}
+        return {"draws": self.draws, **counted}

@@ -16,7 +16,8 @@ class TaskBuffer(GroupedMemory):
     because tasks are shuffled. Here that sample is drawn when the task ends.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         tasks: Number of tasks of the stream.
         seed: Seed of the random draws.
         device: Device that holds the samples.
@@ -28,22 +29,35 @@ class TaskBuffer(GroupedMemory):
         ({0: 2}, 2)
     """
 
-    _settings = ("buffer_size", "tasks")
+    _settings = ("tasks",)
 
     def __init__(
-        self, buffer_size: int, tasks: int, *, seed: int = 0, device: torch.device | str = "cpu"
+        self,
+        buffer_size: int | None = None,
+        *,
+        tasks: int,
+        buffer_bytes: int | str | None = None,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
     ) -> None:
-        super().__init__(buffer_size, seed=seed, device=device)
         if tasks < 1:
             raise ValueError(f"tasks is {tasks}; expected 1 or more")
-        if buffer_size < tasks:
-            raise ValueError(
-                f"buffer_size is {buffer_size}; expected at least one sample for each of "
-                f"{tasks} tasks"
-            )
         self.tasks = tasks
-        self.share = buffer_size // tasks
+        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
         self.choice = generator(seed, "task samples", device)
+
+    def _set_size(self, size: int) -> None:
+        if 0 < size < self.tasks:
+            raise ValueError(
+                f"buffer_size is {size}; expected at least one sample for each of "
+                f"{self.tasks} tasks"
+            )
+        super()._set_size(size)
+
+    @property
+    def share(self) -> int:
+        """Number of samples that each task may store; 0 until the size is known."""
+        return self.buffer_size // self.tasks
 
     def add(self, samples: Samples) -> None:
         """Store random samples of a task that has ended.
@@ -59,6 +73,7 @@ class TaskBuffer(GroupedMemory):
                 f"task {self.tasks + 1} has ended, but the memory is divided between "
                 f"{self.tasks}; create the learner with the number of tasks in the stream"
             )
+        self.reserve(samples)
         order = torch.randperm(len(samples.labels), generator=self.choice, device=self.device)
         kept = samples.to(self.device).rows(order[: self.share])
         self._replace({**self.groups(), len(self.counts): kept})
@@ -75,7 +90,8 @@ class BalancedTaskBuffer(GroupedMemory):
     samples added in random order are dropped at random.
 
     Args:
-        buffer_size: Maximum number of samples.
+        buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
+        buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
         device: Device that holds the samples.
 
@@ -98,6 +114,7 @@ class BalancedTaskBuffer(GroupedMemory):
         Args:
             samples: Samples of the task, in random order.
         """
+        self.reserve(samples)
         groups = {**self.groups(), len(self.counts): samples.to(self.device)}
         shares = {k: -((k - self.buffer_size) // len(groups)) for k in groups}
         self._replace({k: group.slice(0, shares[k]) for k, group in groups.items()})

@@ -17,7 +17,10 @@ from types import EllipsisType
 from typing import Any, NamedTuple
 
 _PUBLISHED = frozenset(
-    ("clser", "mean-er", "er", "sgd", "der", "derpp", "fdr", "gem", "agem", "gss", "mer", "icarl")
+    (
+        *("clser", "mean-er", "er", "er-ace", "sgd", "der", "derpp"),
+        *("fdr", "gem", "agem", "gss", "mer", "icarl"),
+    )
 )
 """Methods with a TOML file."""
 _SAME_AS = {"joint": "sgd"}
@@ -26,7 +29,7 @@ _SIMILAR_METHODS = {
     "mean-er": "clser",
     "der": "derpp",
     "derpp": "der",
-    **dict.fromkeys(("fdr", "gem", "agem", "gss", "mer", "icarl"), "er"),
+    **dict.fromkeys(("er-ace", "fdr", "gem", "agem", "gss", "mer", "icarl"), "er"),
 }
 _RENAMED = {"mean-er": {"stable_rate": "rate", "stable_decay": "decay"}}
 """Hyperparameters that have another name in the similar method."""

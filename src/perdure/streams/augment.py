@@ -13,6 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from perdure.structures import Inputs, map_leaves
+
 
 @dataclass(frozen=True)
 class CropFlip:
@@ -51,16 +53,20 @@ class CropFlip:
 
 @dataclass(frozen=True)
 class Scale:
-    """Scale bytes to floats in [0, 1]. Floating-point inputs keep their values.
+    """Scale bytes to floats in [0, 1]. Other inputs, such as token ids, keep their values.
 
     >>> Scale()(torch.tensor([0, 51, 255], dtype=torch.uint8))
     tensor([0.0000, 0.2000, 1.0000])
     """
 
-    def __call__(self, inputs: Tensor) -> Tensor:
-        """Convert raw inputs to float32."""
-        floats = inputs.to(torch.float32)
-        return floats if inputs.is_floating_point() else floats.div_(255)
+    def __call__(self, inputs: Inputs) -> Inputs:
+        """Convert bytes and floats to float32."""
+        return map_leaves(self._scale, inputs)
+
+    def _scale(self, leaf: Tensor) -> Tensor:
+        if leaf.dtype == torch.uint8:
+            return leaf.to(torch.float32).div_(255)
+        return leaf.to(torch.float32) if leaf.is_floating_point() else leaf
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -17,8 +18,8 @@ from perdure.streams.stream import Augment, ComposedTask, Normaliser, Stream, Ta
 def from_batches(
     batches: Iterable[Pair] | Mapping[str, Iterable[Pair]],
     *,
-    classes: int,
-    shape: tuple[int, ...],
+    classes: int | None = None,
+    shape: Any,
     test: Pair | None = None,
     tests: Sequence[Pair] | None = None,
     name: str = "own",
@@ -34,10 +35,12 @@ def from_batches(
     serves one epoch and cannot be resumed. The stream's checksum is empty.
 
     Args:
-        batches: Batches (inputs, labels) of a single task, or a mapping from task names to such
-            iterables.
-        classes: Number of outputs; labels are 0 to classes - 1.
-        shape: Shape of one input.
+        batches: Batches (inputs, labels), or dicts with the key "labels", of a single task; or a
+            mapping from task names to such iterables.
+        classes: Number of outputs; labels are 0 to classes - 1. None if it is not known in advance:
+            the learner then needs `grow=True`, which `perdure run` sets.
+        shape: Shape of one input: a tuple, or for inputs that are dicts or tuples of tensors, a
+            dict or tuple of such shapes.
         test: Test inputs and labels for the whole stream.
         tests: Test inputs and labels for each task, instead of `test`.
         name: Name in tables and reports.
@@ -56,11 +59,11 @@ def from_batches(
     parts = batches if isinstance(batches, Mapping) else {name: batches}
     if not parts:
         raise ValueError("the mapping from task names to batches is empty")
-    shape = tuple(shape)
+    shape = _as_shape(shape)
     return Stream(
         name=name,
         data="own",
-        classes=classes,
+        classes=classes or 0,
         shape=shape,
         tasks=[IterableTask(task, part, shape, classes) for task, part in parts.items()],
         tests=make_tests(list(parts), test, tests, shape, classes),
@@ -68,6 +71,13 @@ def from_batches(
         augment=augment,
         boundaries=isinstance(batches, Mapping),
     )
+
+
+def _as_shape(shape: Any) -> Any:
+    """The shape in the form of `structures.shapes`."""
+    if isinstance(shape, Mapping):
+        return {key: _as_shape(shape[key]) for key in sorted(shape)}
+    return tuple(part if isinstance(part, int) else _as_shape(part) for part in shape)
 
 
 class IterableTask(ComposedTask):
@@ -78,9 +88,7 @@ class IterableTask(ComposedTask):
     are those that were learned.
     """
 
-    def __init__(
-        self, name: str, batches: Iterable[Pair], shape: tuple[int, ...], classes: int
-    ) -> None:
+    def __init__(self, name: str, batches: Iterable[Pair], shape: Any, classes: int | None) -> None:
         super().__init__(name, self._read, steps=self._count)
         self.batches = batches
         self.shape = shape
@@ -115,7 +123,7 @@ class IterableTask(ComposedTask):
         for count, pair in enumerate(self.batches, 1):  # noqa: B007
             samples = check_samples("batch", pair, shape=self.shape, classes=self.classes)
             if not self.stateful and self.resumable:
-                for tensor in (samples.inputs, samples.labels):
+                for tensor in samples.tensors():
                     self.checksum = zlib.crc32(tensor_bytes(tensor), self.checksum)
             yield samples
         if not (count or resumed):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -16,10 +16,12 @@ from perdure.records import Samples
 from perdure.streams.augment import Scale
 from perdure.streams.holdout import as_ids
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
+from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes
 
 Array: TypeAlias = Tensor | npt.NDArray[Any]
-Pair: TypeAlias = Sequence[Array] | Samples
-"""Inputs [n, ...], uint8 or floating point, and integer labels [n]."""
+Pair: TypeAlias = Sequence[Any] | Mapping[str, Any] | Samples
+"""Inputs (a tensor or array [n, ...], or a dict or tuple, also nested, of them) and integer labels
+[n]; or a dict in which the key "labels" holds the labels and the others the inputs."""
 
 
 class MapDataset(Protocol):
@@ -33,7 +35,7 @@ class MapDataset(Protocol):
 
 
 def from_tensors(
-    inputs: Array,
+    inputs: Inputs,
     labels: Array,
     *,
     tasks: Sequence[Array | Sequence[int]] | None = None,
@@ -53,7 +55,9 @@ def from_tensors(
     copied: do not modify them afterwards.
 
     Args:
-        inputs: Training inputs [n, ...]: uint8, or floating point in [0, 1].
+        inputs: Training inputs: a tensor or array [n, ...] of uint8, of floating point in [0, 1]
+            or of integers such as token ids; or a dict or tuple, also nested, of them. float64
+            is converted to float32.
         labels: Integer labels [n], from 0.
         tasks: Rows of each task. Samples in no task are omitted.
         groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted.
@@ -83,7 +87,7 @@ def from_tensors(
         _warn_of_gaps(train.labels, classes)
     n = len(train.labels)
     ids = torch.arange(n) if keep_together is None else as_ids(keep_together, n)
-    shape = tuple(train.inputs.shape[1:])
+    shape = shapes(train.inputs)
     rows = _task_rows(train.labels, tasks, groups, classes)
     if rows is None:
         parts = [Task(name, lambda: train, size=n, drop_last=drop_last, ids=ids)]
@@ -111,9 +115,11 @@ def from_tensors(
         augment=augment,
         boundaries=rows is not None,
         checksum=checksum_of(
-            *(name, int(drop_last), train.inputs, train.labels),
+            name,
+            int(drop_last),
+            *train.tensors(),
             *(rows or ()),
-            *(t for x in held_out for t in (*x.samples()[:2], x.rows) if t is not None),
+            *(t for x in held_out for t in (*x.samples().tensors(), x.rows) if t is not None),
             *(() if keep_together is None else (ids,)),
         ),
     )
@@ -194,29 +200,26 @@ def _warn_of_gaps(labels: Tensor, classes: int) -> None:
 
 
 def check_samples(
-    what: str, pair: Pair, *, shape: tuple[int, ...] | None = None, classes: int | None = None
+    what: str, pair: Pair, *, shape: Any = None, classes: int | None = None
 ) -> Samples:
     """The pair as samples with int64 labels; ValueError if they do not fit the stream."""
-    inputs, labels = _as_tensor(pair[0]), _as_tensor(pair[1])
-    if inputs.dtype != torch.uint8 and not inputs.is_floating_point():
-        raise ValueError(f"{what} inputs are {inputs.dtype}; expected uint8 or floating point")
-    if inputs.is_floating_point() and not inputs.isfinite().all():
-        raise ValueError(f"{what} inputs contain infinite or NaN values")
+    inputs, labels = as_pair(pair)
+    inputs = map_leaves(lambda leaf: _check_leaf(what, leaf), inputs)
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.ndim != 1:
         raise ValueError(
             f"{what} labels are {labels.dtype} {list(labels.shape)}; expected one integer per input"
         )
-    if inputs.ndim < 2 or len(inputs) != len(labels):
+    short = isinstance(inputs, Tensor) and inputs.ndim < 2
+    if short or any(not leaf.ndim or len(leaf) != len(labels) for leaf in leaves(inputs)):
+        sizes = map_leaves(lambda leaf: list(leaf.shape), inputs)
         raise ValueError(
-            f"{what} inputs have shape {list(inputs.shape)} for {len(labels)} labels; "
+            f"{what} inputs have shape {sizes} for {len(labels)} labels; "
             "expected one input per label"
         )
     if not len(labels):
         raise ValueError(f"there are no {what} samples")
-    if shape is not None and inputs.shape[1:] != shape:
-        raise ValueError(
-            f"{what} inputs have shape {list(inputs.shape[1:])}; expected {list(shape)}"
-        )
+    if shape is not None and (found := shapes(inputs)) != shape:
+        raise ValueError(f"{what} inputs have shape {found}; expected {shape}")
     low, high = (int(label) for label in labels.aminmax())
     if low < 0 or (classes is not None and high >= classes):
         bad = low if low < 0 else high
@@ -225,12 +228,32 @@ def check_samples(
     return Samples(inputs, labels.long())
 
 
+def as_pair(batch: Pair) -> tuple[Inputs, Tensor]:
+    """The inputs, as a structure of tensors, and the labels of a batch."""
+    if isinstance(batch, Mapping):
+        if "labels" not in batch:
+            raise ValueError(f"the dict has the keys {sorted(map(str, batch))}, but no 'labels'")
+        inputs, labels = {k: v for k, v in batch.items() if k != "labels"}, batch["labels"]
+    else:
+        inputs, labels = batch[0], batch[1]
+    return as_tensors(inputs), torch.as_tensor(labels)
+
+
+def _check_leaf(what: str, leaf: Tensor) -> Tensor:
+    """A tensor of the inputs, float64 as float32."""
+    if leaf.is_complex():
+        raise ValueError(f"{what} inputs are {leaf.dtype}; expected integers or floating point")
+    if leaf.is_floating_point() and not leaf.isfinite().all():
+        raise ValueError(f"{what} inputs contain infinite or NaN values")
+    return leaf.float() if leaf.dtype == torch.float64 else leaf
+
+
 def make_tests(
     names: Sequence[str],
     test: Pair | None,
     tests: Sequence[Pair] | None,
-    shape: tuple[int, ...],
-    classes: int,
+    shape: Any,
+    classes: int | None,
     groups: Sequence[Sequence[int]] | None = None,
 ) -> list[Test]:
     """The tests of a stream with these tasks: `test`, divided by `groups`, or one per task."""
@@ -306,33 +329,28 @@ def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
 def _collect(dataset: MapDataset) -> Samples:
     if not len(dataset):
         raise ValueError("the dataset is empty")
-    inputs = torch.empty(0)
-    labels = torch.empty(len(dataset), dtype=torch.int64)
-    for i in range(len(dataset)):
+    size = len(dataset)
+    inputs: Inputs = None
+    labels = torch.empty(size, dtype=torch.int64)
+    for i in range(size):
         item, label = dataset[i]
-        tensor = _input(item)
-        if not i:
-            inputs = tensor.new_empty((len(dataset), *tensor.shape))
-        if tensor.shape != inputs.shape[1:]:
+        row = map_leaves(lambda leaf: leaf[None], as_tensors(_image(item), "item"))
+        if inputs is None:
+            inputs = map_leaves(lambda leaf: leaf.new_empty((size, *leaf.shape[1:])), row)
+        if (found := shapes(row)) != (expected := shapes(inputs)):
             raise ValueError(
-                f"item {i} of the dataset has shape {list(tensor.shape)}, "
-                f"the first {list(inputs.shape[1:])}; all must have the same shape"
+                f"item {i} of the dataset has shape {found}, "
+                f"the first {expected}; all must have the same shape"
             )
-        inputs[i] = tensor
+        for storage, leaf in zip(leaves(inputs), leaves(row), strict=True):
+            storage[i] = leaf[0]
         labels[i] = int(label)
     return Samples(inputs, labels)
 
 
-def _input(item: Any) -> Tensor:
-    """An item as a tensor; a PIL image as uint8 [channels, height, width]."""
+def _image(item: Any) -> Any:
+    """A PIL image as a uint8 tensor [channels, height, width]; anything else unchanged."""
     if not hasattr(item, "getbands"):
-        return _as_tensor(item)
+        return item
     image = item if item.mode in ("L", "RGB") else item.convert("RGB")
     return torch.from_numpy(np.array(image)).view(*image.size[::-1], -1).permute(2, 0, 1)
-
-
-def _as_tensor(array: Array) -> Tensor:
-    """The tensor itself, or a tensor that shares the array's memory unless that is read-only."""
-    if isinstance(array, np.ndarray) and not array.flags.writeable:
-        array = array.copy()
-    return torch.as_tensor(array)

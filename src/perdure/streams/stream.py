@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,10 +18,10 @@ from perdure.state import State
 from perdure.streams.augment import Scale
 from perdure.streams.holdout import hold_out
 
-Augment = Callable[[Tensor, torch.Generator], Tensor]
+Augment = Callable[[Any, torch.Generator], Any]
 """Raw inputs and the generator to draw from, to raw inputs of the same shape and dtype."""
-Normaliser = Callable[[Tensor], Tensor]
-"""Raw inputs to the float tensor that a network expects."""
+Normaliser = Callable[[Any], Any]
+"""Raw inputs to the inputs that a network expects."""
 
 
 class Task:
@@ -177,9 +178,10 @@ class Stream:
     data: str
     """Name of the dataset in results: "mnist", "mnist5k", "own"."""
     classes: int
-    """Number of outputs of the network, for all classes of all tasks."""
-    shape: tuple[int, ...]
-    """Shape of one input."""
+    """Number of outputs of the network, for all classes of all tasks; 0 if it is not known in
+    advance, for learners that grow."""
+    shape: Any
+    """Shape of one input: a tuple; for a dict or tuple of tensors, a dict or tuple of shapes."""
     tasks: Sequence[Task]
     """Training data, in order."""
     tests: Sequence[Test]
@@ -204,7 +206,7 @@ class Stream:
         parts = [
             count(len(self.tasks), "task"),
             f"{self.classes} classes",
-            f"inputs {list(self.shape)}",
+            f"inputs {list(self.shape) if isinstance(self.shape, tuple) else self.shape}",
             count(len(self.tests), "test") if self.tests else "no tests",
         ]
         return f"Stream({self.name!r}: {', '.join(parts)})"

@@ -14,6 +14,7 @@ was found. The suites do not depend on a test framework.
 from __future__ import annotations
 
 from perdure.streams import Stream
+from perdure.testing import inputs as inputs  # adds to LEARNER_CHECKS
 from perdure.testing.learners import LEARNER_CHECKS, LearnerCheck, MakeLearner
 from perdure.testing.streams import STREAM_CHECKS, StreamCheck
 

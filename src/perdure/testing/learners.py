@@ -27,8 +27,8 @@ from perdure.testing.rules import (
 )
 
 MakeLearner = Callable[..., Learner]
-"""Called as `make(network, seed=0)`, and in some checks with an `optimizer` as well: usually a
-learner's class with its own arguments bound by `functools.partial`."""
+"""Called as `make(network, seed=0)`, and in some checks with `optimizer` or `grow` as well: usually
+a learner's class with its own arguments bound by `functools.partial`."""
 LearnerCheck = Callable[[MakeLearner], None]
 
 LEARNER_CHECKS: list[LearnerCheck] = []
@@ -72,7 +72,8 @@ class _Case(NamedTuple):
         return Samples(inputs.to(self.dtype), labels)
 
     def test_inputs(self) -> Tensor:
-        return self.samples(_ALL, 6, seed=7).inputs
+        inputs: Tensor = self.samples(_ALL, 6, seed=7).inputs
+        return inputs
 
     def script(self) -> list[_Event]:
         """Return the events of two tasks: batches of several sizes, then the end of the task."""
@@ -370,6 +371,8 @@ def _invalid_batches(case: _Case, *, first: bool) -> Iterator[tuple[str, Any, An
     yield "inputs of rank 1", inputs.flatten()[: len(labels)], labels
     yield "a list of inputs", inputs.tolist(), labels
     yield "inputs of dtype int64", inputs.long(), labels
+    if case is _LINEAR:
+        yield from _exotic_batches(inputs, labels)
     yield "inputs of another shape", torch.cat([inputs, inputs], dim=1), labels
     if case.dtype.is_floating_point:
         for value in (float("nan"), float("inf")):
@@ -380,6 +383,20 @@ def _invalid_batches(case: _Case, *, first: bool) -> Iterator[tuple[str, Any, An
         yield "inputs twice as wide", torch.cat([inputs, inputs], dim=-1), labels
         other = inputs.float() if case.dtype == torch.uint8 else inputs.to(torch.uint8)
         yield f"inputs of dtype {other.dtype} after {case.dtype}", other, labels
+
+
+def _exotic_batches(inputs: Tensor, labels: Tensor) -> Iterator[tuple[str, Any, Any]]:
+    for dtype in (torch.complex64, torch.uint16, torch.float8_e4m3fn):
+        yield f"inputs of dtype {dtype}", inputs.to(dtype), labels
+    for dtype in (torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64):
+        yield f"labels of dtype {dtype}", inputs, labels.to(dtype)
+    yield "sparse inputs", inputs.to_sparse(), labels
+    yield "sparse labels", inputs, labels.to_sparse()
+    yield "inputs without values", inputs.to("meta"), labels
+    yield "labels without values", inputs, labels.to("meta")
+    yield "an empty dict", {}, labels
+    yield "a dict with another length", {"a": inputs, "b": inputs[:-1]}, labels
+    yield "a dict with text", {"a": inputs, "b": ["text"] * len(inputs)}, labels
 
 
 @rule(LEARNER_CHECKS)
@@ -534,3 +551,116 @@ def separable_classes_are_learned(make: MakeLearner) -> None:
         inputs, labels, _ = case.samples(_ALL, 100, seed=1000)
         correct = int((learner.predict(inputs) == labels).sum())
         require(correct >= 90, f"{case.name}: {correct} of 100 samples are classified correctly")
+
+
+# -- growth ---------------------------------------------------------------------------------
+
+
+def _growing_script(case: _Case) -> list[_Event]:
+    """Return the events of two tasks; the labels of the second, 4 and 5, need more outputs."""
+    half = len(case.script()) // 2
+    return [
+        event if number < half else event._replace(samples=_relabelled(event.samples))
+        for number, event in enumerate(case.script())
+    ]
+
+
+def _relabelled(samples: Samples) -> Samples:
+    return samples._replace(labels=samples.labels + 2)
+
+
+def _all_outputs(learner: Learner, inputs: Tensor) -> list[Tensor]:
+    networks = (Predictor(network, learner.normalise) for network in learner.networks())
+    return [predict(inputs) for predict in networks]
+
+
+@rule(LEARNER_CHECKS)
+def growing_keeps_old_outputs(make: MakeLearner) -> None:
+    """After `grow`, all networks have the new outputs, and the old ones are equal to 1e-6."""
+    for case in (_LINEAR, _BATCHNORM):
+        script, inputs = case.script(), case.test_inputs()
+        for events in ([], script[: len(script) // 2]):
+            learner, gradual = (_play(make(case.network(), seed=0), events) for _ in range(2))
+            before = _all_outputs(learner, inputs)
+            learner.grow(6)
+            gradual.grow(5)
+            gradual.grow(6)
+            what = f"{case.name}, after {len(events)} calls"
+            for old, new in zip(before, _all_outputs(learner, inputs), strict=True):
+                require(new.shape == (len(inputs), 6), f"{what}: outputs {tuple(new.shape)}")
+                same = torch.allclose(new[:, :4], old, rtol=1e-6, atol=1e-6)
+                require(same, f"{what}: old outputs have changed")
+            _require_same(f"{what}: grown in one step and in two", learner, gradual)
+            for name, predictor in learner.predictors().items():
+                shape = predictor(inputs).shape
+                require(shape == (len(inputs), 6), f"{what}: {name!r} returns {tuple(shape)}")
+            invalid: tuple[Any, ...] = (5, 0, -1, 6.5, "7", None)
+            for classes in invalid:
+                grow = partial(learner.grow, classes)
+                _require_rejected(f"{what}: grow({classes!r})", learner, grow)
+
+
+@rule(LEARNER_CHECKS)
+def new_labels_grow_the_networks(make: MakeLearner) -> None:
+    """With `grow=True`, a new label adds outputs, which equals calling `grow` before."""
+    for case in (_LINEAR, _DROPOUT):
+        script = _growing_script(case)
+        half = len(script) // 2
+        automatic = _play(make(case.network(), seed=0, grow=True), script)
+        announced = _play(make(case.network(), seed=0), script[:half])
+        announced.grow(6)
+        _play(announced, script[half:])
+        _require_same(f"{case.name}: grown automatically and by grow", automatic, announced)
+        event = script[-1].samples
+        for label in (-1, -7):
+            labels = torch.where(event.labels == 4, label, event.labels)
+            observe = partial(automatic.observe, event.inputs, labels)
+            _require_rejected(f"{case.name}: a label of {label}", automatic, observe)
+
+
+@rule(LEARNER_CHECKS)
+def grown_learners_resume(make: MakeLearner) -> None:
+    """A learner with the original network loads a grown state and continues bit for bit."""
+    for case in (_LINEAR, _BATCHNORM):
+        script = _growing_script(case)
+        for stop in (len(script) // 2 - 1, len(script) // 2 + 2):
+            what = f"{case.name}: resumed after {stop} calls"
+            stopped = _play(make(case.network(), seed=0, grow=True), script[:stop])
+            with tempfile.TemporaryDirectory() as folder:
+                stopped.save(Path(folder) / "learner")
+                resumed = make(case.network(init=5), seed=1, grow=True)
+                resumed.load(Path(folder) / "learner")
+            _require_same(what, stopped, resumed)
+            _require_same(
+                f"{what}, at the end", *(_play(x, script[stop:]) for x in (stopped, resumed))
+            )
+            incomplete = {**stopped.state_dict(), "steps": "many"}
+            other = make(case.network(init=5), seed=1)
+            _require_rejected(
+                f"{what}: an unsuitable grown state",
+                other,
+                partial(other.load_state_dict, incomplete),
+            )
+
+
+@rule(LEARNER_CHECKS)
+def optimizer_state_grows(make: MakeLearner) -> None:
+    """Adam and SGD with momentum continue after growth, and resume bit for bit."""
+    case, script = _DROPOUT, _growing_script(_DROPOUT)
+    builds: tuple[Callable[..., Optimizer], ...] = (
+        partial(torch.optim.Adam, lr=0.01, amsgrad=True),
+        partial(torch.optim.SGD, lr=0.05, momentum=0.9),
+    )
+    for build in builds:
+
+        def learner(init: int, build: Callable[..., Optimizer] = build) -> Learner:
+            network = case.network(init=init)
+            return make(network, seed=0, optimizer=build(network.parameters()), grow=True)
+
+        stopped, resumed = _play(learner(0), script[:7]), learner(5)
+        for parameter, values in stopped.optimizer.state.items():
+            for name, value in values.items():
+                fits = not isinstance(value, Tensor) or value.shape in ((), parameter.shape)
+                require(fits, f"{name} has another shape than its parameter after growth")
+        resumed.load_state_dict(stopped.state_dict())
+        _require_same("resumed", *(_play(x, script[7:]) for x in (stopped, resumed)))

@@ -28,6 +28,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from perdure.learners import Learner, MultiBatchNetwork
 from perdure.learners.multi_batch import one_by_one
 from perdure.randomness import derive
+from perdure.structures import length, logits_of, map_leaves
 from perdure.training.loop import TrainingError
 
 T = TypeVar("T")
@@ -67,7 +68,7 @@ def divide(learner: Learner, seed: int = 0) -> None:
     for network in networks:
         synchronise(network)
         part = _Part(learner.device, seed)
-        network.register_forward_pre_hook(part.select)
+        network.register_forward_pre_hook(part.select, with_kwargs=True)
         network.register_forward_hook(part.gather)
     for parameter in learner.network.parameters():
         if parameter.requires_grad:
@@ -111,21 +112,22 @@ class _Part:
         self.rows = 0
         """Rows of the current batch; 0 if it is not divided."""
 
-    def select(self, network: nn.Module, inputs: tuple[Any, ...]) -> tuple[Tensor] | None:
-        """Return this rank's rows of the batch."""
-        divided = network.training and inputs and len(inputs[0]) >= dist.get_world_size()
-        self.rows = len(inputs[0]) if divided else 0
+    def select(self, network: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """Return this rank's rows of the batch, as positional and keyword arguments."""
+        rank, ranks = dist.get_rank(), dist.get_world_size()
+        rows = length((positional, named)) if positional or named else 0
+        self.rows = rows if network.training and rows >= ranks else 0
         if not self.rows:
             return None
         self._swap_randomness()
-        return (inputs[0].tensor_split(dist.get_world_size())[dist.get_rank()],)
+        return map_leaves(lambda leaf: leaf.tensor_split(ranks)[rank], (positional, named))
 
-    def gather(self, network: nn.Module, inputs: tuple[Any, ...], output: Tensor) -> Tensor | None:
-        """Return the outputs for all rows of the batch, given those for this rank's rows."""
+    def gather(self, network: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor | None:
+        """Return the logits for all rows of the batch, given those for this rank's rows."""
         if not self.rows:
             return None
         self._swap_randomness()
-        return _Gather.apply(output, self.rows)  # type: ignore[no-any-return,no-untyped-call]
+        return _Gather.apply(logits_of(output), self.rows)  # type: ignore[no-any-return,no-untyped-call]
 
     def _swap_randomness(self) -> None:
         own = self.random

@@ -10,6 +10,7 @@ import torch
 
 from perdure.learners import Learner
 from perdure.records import Samples
+from perdure.structures import layout
 
 WARM_STEPS = 3
 """Identical eager steps before a capture, in which libraries choose their kernels."""
@@ -54,10 +55,10 @@ class Eager:
 class Captured(Eager):
     """Runs every step as one CUDA graph, with a graph and a CUDA stream per learner.
 
-    A graph replays fixed kernels on fixed addresses. It is valid only while `Learner.host_state`
-    and the shape of the batch stay the same. Other steps, for example while a memory is filling or
-    on a short last batch, run eagerly on the same CUDA stream, as do learners that cannot be
-    captured.
+    A graph replays fixed kernels on fixed addresses. It is valid only while `Learner.host_state`,
+    the number of outputs and the shape of the batch stay the same. Other steps, for example while a
+    memory is filling, after a network has grown or on a short last batch, run eagerly on the same
+    CUDA stream, as do learners that cannot be captured.
 
     Args:
         device: CUDA device of the learners.
@@ -110,7 +111,7 @@ class _CapturedLearner:
     def step(self, batch: Samples) -> None:
         self.stream.wait_stream(torch.cuda.current_stream(self.engine.device))
         with torch.cuda.stream(self.stream), self.learner.randomness():
-            for tensor in (batch.inputs, batch.labels):
+            for tensor in batch.tensors():
                 tensor.record_stream(self.stream)  # allocated on another stream
             key = self._key(batch)
             self.repeated = self.repeated + 1 if key == self.key else 0
@@ -120,8 +121,8 @@ class _CapturedLearner:
                 with self._compiled():
                     self._capture(batch)
             if self.graph is not None and self.input is not None and key == self.captured_key:
-                self.input.inputs.copy_(batch.inputs)
-                self.input.labels.copy_(batch.labels)
+                for static, tensor in zip(self.input.tensors(), batch.tensors(), strict=True):
+                    static.copy_(tensor)
                 self.graph.replay()
             elif self.repeated < WARM_STEPS:
                 self._run_eagerly(batch)
@@ -131,7 +132,8 @@ class _CapturedLearner:
 
     def _key(self, batch: Samples) -> Hashable:
         rates = tuple(float(group["lr"]) for group in self.learner.optimizer.param_groups)
-        return tuple(batch.inputs.shape), self.learner.host_state(), rates
+        host = self.learner.host_state(), self.learner.grown
+        return layout(batch.inputs), len(batch.labels), host, rates
 
     def _run_eagerly(self, batch: Samples) -> None:
         with self.engine.autocast():
@@ -156,7 +158,7 @@ class _CapturedLearner:
         """Record a step as a graph. Recording executes nothing and leaves the learner unchanged."""
         self.graph = None
         self.learner.optimizer.zero_grad(set_to_none=True)  # the graph allocates its own
-        self.input = Samples(batch.inputs.clone(), batch.labels.clone())
+        self.input = batch.map(torch.clone)
         graph = torch.cuda.CUDAGraph()
         for generator in self.learner.generators():
             graph.register_generator_state(generator)

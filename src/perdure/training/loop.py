@@ -17,7 +17,8 @@ from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, from_batches
-from perdure.streams.from_data import Pair
+from perdure.streams.from_data import Pair, as_pair
+from perdure.structures import Inputs, leaves, map_leaves, select, shapes
 from perdure.training.callbacks import Callback, ProgressCheck
 from perdure.training.engine import Eager
 from perdure.training.record import Record
@@ -75,8 +76,9 @@ class Run:
         seed: Seed of the order of the data; the learner has its own.
 
     Raises:
-        ValueError: If `batch` or `epochs` is below 1, or if the method needs task boundaries and
-            the stream has none.
+        ValueError: If `batch` or `epochs` is below 1, if the method needs task boundaries and the
+            stream has none, if the number of classes is unknown and the learner does not grow, or
+            if frozen parameters of the learner have been unfrozen.
     """
 
     learner: Learner
@@ -99,6 +101,12 @@ class Run:
                 f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
                 "none; choose another method"
             )
+        if not (self.stream.classes or self.learner.grows):
+            raise ValueError(
+                f"{self.stream.name} does not state its number of classes; give it, or create the "
+                "learner with grow=True"
+            )
+        self.learner.check_frozen()
         self.order = generator(self.seed, "order")
         self.epoch_order = self.order.get_state()
         """State of `order` at the start of the epoch, from which its permutation is redrawn."""
@@ -213,9 +221,10 @@ def fit(
 
     Args:
         learner: The learner to train, in place.
-        data: A stream, or any iterable of batches (inputs, labels) such as a
-            `torch.utils.data.DataLoader`. An iterable is read once per epoch and used as a single
-            task without tests; for tasks or tests, use `from_batches`.
+        data: A stream, or any iterable of batches such as a `torch.utils.data.DataLoader`. A batch
+            is a pair (inputs, labels), or a dict in which the key "labels" holds the labels and
+            the others the inputs. An iterable is read once per epoch and used as a single task
+            without tests; for tasks or tests, use `from_batches`.
         batch: Samples per batch of a stream, 32 by default. Batches from an iterable are used as
             they are.
         epochs: Passes over each task.
@@ -252,14 +261,15 @@ def fit(
         raise ValueError(f"data is an iterator, which can be read only once; epochs is {epochs}")
     else:
         batches = _Batches(data)
-        classes = learner.predict_proba(batches.inputs[:1]).shape[1]
-        shape = tuple(batches.inputs.shape[1:])
-        stream = from_batches(batches, classes=classes, shape=shape, name="data")
+        outputs = learner.predict_proba(select(batches.inputs, slice(0, 1))).shape[1]
+        known = None if learner.grows else outputs
+        shape = shapes(batches.inputs)
+        stream = from_batches(batches, classes=known, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed)
     return train([run], callbacks=[*callbacks, ProgressCheck()])[0]
 
 
-def check_network(learner: Learner, stream: Stream, sample: Tensor | None = None) -> None:
+def check_network(learner: Learner, stream: Stream, sample: Inputs | None = None) -> None:
     """Raise ValueError unless the network accepts the stream's inputs and has enough outputs.
 
     Args:
@@ -271,7 +281,7 @@ def check_network(learner: Learner, stream: Stream, sample: Tensor | None = None
     if sample is None:
         if not stream.tests:
             return
-        sample = stream.tests[0].samples().slice(0, 1).inputs
+        sample = select(stream.tests[0].samples().inputs, slice(0, 1))
     try:
         outputs = learner.predict_proba(sample).shape[1]
     except ValueError:
@@ -279,10 +289,10 @@ def check_network(learner: Learner, stream: Stream, sample: Tensor | None = None
     except Exception as error:
         reason = (str(error).splitlines() or [""])[0]
         raise ValueError(
-            f"the network does not accept inputs {list(stream.shape)}: "
+            f"the network does not accept inputs of shape {stream.shape}: "
             f"{type(error).__name__}: {reason}"
         ) from error
-    if outputs < stream.classes:
+    if outputs < stream.classes and not learner.grows:
         raise ValueError(
             f"the network has {outputs} outputs; {stream.name} has {stream.classes} classes"
         )
@@ -304,13 +314,14 @@ class _Batches:
         except StopIteration:
             raise ValueError("data contains no batches") from None
         try:
-            self.inputs, labels = (torch.as_tensor(part) for part in first[:2])
+            self.inputs, labels = as_pair(first)
             if labels.ndim != 1:
                 raise ValueError(f"its labels have {labels.ndim} dimensions")
         except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise ValueError(
-                "data must yield batches (inputs [n, ...], labels [n]), but its first item is "
-                f"something else ({error}); wrap a Dataset in a DataLoader or use from_dataset"
+                "data must yield batches (inputs, labels [n]), or dicts with labels, but its first "
+                f"item is something else ({error}); wrap a Dataset in a DataLoader or use "
+                "from_dataset"
             ) from None
         self.data = data
         self.started: Iterator[Pair] | None = itertools.chain([first], iterator)
@@ -367,6 +378,9 @@ class _Group:
         sources = [run.stream.tasks[task].epoch(run.batch, run.order, start) for run in self.runs]
         for number, batches in enumerate(zip(*sources, strict=True), start + 1):
             for run, batch in zip(self.runs, batches, strict=True):
+                if (classes := run.learner.growth_for(batch.labels)) is not None:
+                    self.engine.synchronize()
+                    run.learner.grow(classes)
                 self.engine.step(run.learner, batch.to(run.learner.device))
                 run.step += 1
                 for callback in self.callbacks:
@@ -457,10 +471,15 @@ class _Group:
 
 
 def _on_device(
-    predict: Callable[[Tensor], Tensor], device: torch.device
-) -> Callable[[Tensor], Tensor]:
+    predict: Callable[[Inputs], Tensor], device: torch.device
+) -> Callable[[Inputs], Tensor]:
     """Scores on the device of the inputs, which may differ from that of the learner."""
-    return lambda inputs: predict(inputs.to(device)).to(inputs.device)
+
+    def score(inputs: Inputs) -> Tensor:
+        moved = map_leaves(lambda leaf: leaf.to(device), inputs)
+        return predict(moved).to(next(leaves(inputs)).device)
+
+    return score
 
 
 def _check_finite(run: Run) -> None:

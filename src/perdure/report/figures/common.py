@@ -18,6 +18,7 @@ _COLOURS = {
     "mean-er": "purple",
     "derpp": "green",
     "er": "vermillion",
+    "er-ace": "teal",
     "sgd": "grey",
     "joint": "ink",
 }

@@ -1,0 +1,250 @@
+"""Growing the classification head of a learner's networks when new classes arrive.
+
+Everything that grows is a tensor with one row per class, except stored logits, which have one
+column per class. A tensor grows by replacing its data: parameters stay the same objects, so that
+optimizers, learning-rate schedulers and memories keep referring to them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from perdure.learners.predictor import Predictor
+from perdure.memory import EpisodicMemory
+from perdure.randomness import generator
+from perdure.state import State
+
+if TYPE_CHECKING:
+    from perdure.learners.learner import Learner
+
+
+class Head(NamedTuple):
+    """The classification head of a network."""
+
+    name: str
+    """Name of the module in its network; empty if it is the network."""
+    module: nn.Linear
+
+    @property
+    def classes(self) -> int:
+        """Number of outputs."""
+        return self.module.out_features
+
+    def __str__(self) -> str:
+        return f"the layer {self.name!r}" if self.name else "the network's only layer"
+
+
+def find_head(network: nn.Module, name: str | None) -> Head:
+    """Return the linear layer with this name, by default the last one of the network.
+
+    Raises:
+        ValueError: If there is none, or if it cannot grow.
+    """
+    modules = dict(network.named_modules())
+    if name is None:
+        linear = [each for each, module in modules.items() if isinstance(module, nn.Linear)]
+        if not linear:
+            raise ValueError("the network has no nn.Linear layer, so it cannot grow")
+        name = linear[-1]
+    module = modules.get(name)
+    if not isinstance(module, nn.Linear):
+        found = "does not exist" if module is None else f"is a {type(module).__name__}"
+        raise ValueError(f"head is {name!r}, which {found}; expected the name of an nn.Linear")
+    head = Head(name, module)
+    _check_head(network, head)
+    return head
+
+
+def _check_head(network: nn.Module, head: Head) -> None:
+    own = dict(head.module.named_parameters(recurse=False))
+    if any(nn.parameter.is_lazy(p) for p in own.values()):
+        raise ValueError(f"{head} has no size yet; pass a batch through the network first")
+    if "weight" not in own or (head.module.bias is not None and "bias" not in own):
+        raise ValueError(f"{head} computes its weights from others, so it cannot grow")
+    if not all(p.requires_grad for p in own.values()):
+        raise ValueError(f"{head} is frozen, so it cannot grow")
+    owned = {id(p) for p in own.values()}
+    uses = [name for name, p in network.named_parameters(remove_duplicate=False) if id(p) in owned]
+    if len(uses) > len(own):
+        raise ValueError(f"{head} shares its weights with another layer, so it cannot grow")
+
+
+def check_outputs(head: Head, outputs: int) -> None:
+    """Raise ValueError unless the head has as many outputs as the network."""
+    if head.classes != outputs:
+        raise ValueError(
+            f"the network returns {outputs} logits but {head} has {head.classes} outputs, so it is "
+            "not the classification head; name that one with the argument head"
+        )
+
+
+class Growth:
+    """Replaces the data of tensors by larger ones, and can undo it.
+
+    Args:
+        classes: Number of classes afterwards.
+        seed: Seed of the new rows.
+    """
+
+    def __init__(self, classes: int, seed: int) -> None:
+        self.classes = classes
+        self.seed = seed
+        self._changes: list[tuple[Tensor, Tensor, Tensor]] = []
+
+    def add_head(self, head: nn.Linear) -> None:
+        """Append rows drawn from the default initialisation of nn.Linear.
+
+        The row of a class depends on the seed and the class only, so all networks get the same.
+        """
+        bound = 1 / math.sqrt(max(head.in_features, 1))
+        for name, parameter in head.named_parameters(recurse=False):
+            rows = [
+                torch.empty(parameter.shape[1:]).uniform_(
+                    -bound, bound, generator=generator(self.seed, f"{name} of class {number}")
+                )
+                for number in range(len(parameter), self.classes)
+            ]
+            self._append(parameter, torch.stack(rows))
+
+    def add_optimizer_state(self, optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
+        """Append zeros to the state of the given parameters: momentum, Adam's moments."""
+        for parameter in parameters:
+            for key, value in optimizer.state.get(parameter, {}).items():
+                if not isinstance(value, Tensor) or not value.ndim:  # a number of steps
+                    continue
+                if value.shape != parameter.shape:
+                    raise ValueError(
+                        f"{type(optimizer).__name__} has a state {key!r} of shape "
+                        f"{tuple(value.shape)}, for which growing is not defined"
+                    )
+                self.add_rows(value)
+
+    def add_rows(self, tensor: Tensor) -> None:
+        """Append zeros to a tensor with one row per class."""
+        self._append(tensor, tensor.new_zeros(self.classes - len(tensor), *tensor.shape[1:]))
+
+    def add_logits(self, memory: EpisodicMemory) -> None:
+        """Append columns to stored logits: for each sample, the lowest logit stored with it.
+
+        A sample that was stored before a class arrived does not belong to it. The new class thus
+        gets the score of the class that the network found least likely.
+        """
+        logits = memory.stored_logits()
+        if logits is not None:
+            if memory.buffer_bytes is not None:
+                raise ValueError(
+                    "the memory stores logits within buffer_bytes, so it has no room for more; "
+                    "create the learner with buffer_size instead"
+                )
+            lowest = logits.amin(dim=1, keepdim=True)
+            columns = lowest.expand(-1, self.classes - logits.shape[1])
+            self._changes.append((logits, logits.data, torch.cat([logits, columns], dim=1)))
+
+    def _append(self, tensor: Tensor, rows: Tensor) -> None:
+        data = tensor.data
+        self._changes.append((tensor, data, torch.cat([data, rows.to(data)])))
+
+    def apply(self) -> None:
+        """Replace the data. Gradients are discarded, since they have the old shape."""
+        for tensor, _, new in self._changes:
+            tensor.grad = None
+            tensor.data = new
+
+    def undo(self) -> None:
+        """Restore the old data."""
+        for tensor, old, _ in self._changes:
+            tensor.grad = None
+            tensor.data = old
+
+
+def grow_heads(
+    learner: Learner, classes: int, outputs: int | None = None, example: Any = None
+) -> Callable[[], None]:
+    """Enlarge the head of all networks of a learner, its optimizer state and its memories.
+
+    Args:
+        learner: Learner to grow.
+        classes: Number of outputs, more than now.
+        outputs: Number of logits that the network returns now, if known.
+        example: One raw input with which to check that old outputs are the same afterwards.
+
+    Returns:
+        A function that undoes the growth.
+
+    Raises:
+        ValueError: If the learner cannot grow; it is left unchanged.
+    """
+    head = find_head(learner.network, learner.head)
+    before, spec, grown = head.classes, learner._input_spec, learner.grown
+    if outputs is not None:
+        check_outputs(head, outputs)
+    copies = (network.get_submodule(head.name) for network in learner.networks())
+    heads = [each for each in copies if isinstance(each, nn.Linear)]
+    growth = Growth(classes, learner._seed)
+    for each in heads:
+        growth.add_head(each)
+    growth.add_optimizer_state(learner.optimizer, head.module.parameters(recurse=False))
+    for tensor in learner.per_class():
+        growth.add_rows(tensor)
+    if learner.memory is not None:
+        growth.add_logits(learner.memory)
+
+    def set_sizes(size: int) -> None:
+        for each in heads:
+            each.out_features = size
+        learner.grown = grown + size - before
+        if spec is not None:
+            learner._input_spec = spec._replace(classes=size)
+
+    def undo() -> None:
+        growth.undo()
+        set_sizes(before)
+
+    old = None if example is None else _outputs(learner, example)
+    growth.apply()
+    set_sizes(classes)
+    try:
+        if old is not None and not _kept(old, _outputs(learner, example), classes):
+            raise ValueError("other layers follow it or depend on its size")
+    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        undo()
+        raise ValueError(
+            f"{head} cannot grow: the network's outputs for the old classes would change ({error})"
+        ) from error
+    return undo
+
+
+def _outputs(learner: Learner, example: Any) -> list[Tensor]:
+    return [Predictor(network, learner.normalise)(example) for network in learner.networks()]
+
+
+def _kept(old: list[Tensor], new: list[Tensor], classes: int) -> bool:
+    """Return whether new outputs have all classes and are those of before for the old ones."""
+    return all(
+        after.shape[1] == classes
+        and torch.allclose(after[:, : before.shape[1]], before, 1e-3, 1e-4, equal_nan=True)
+        for before, after in zip(old, new, strict=True)
+    )
+
+
+def grow_to_fit(learner: Learner, state: State) -> Callable[[], None] | None:
+    """Grow a learner to the size of a state that was saved after growth from the same head.
+
+    Returns:
+        A function that undoes the growth; None if there was none.
+    """
+    added = int(state["growth"]["added"])
+    if not added:
+        return None
+    head = find_head(learner.network, learner.head)
+    weight = state["network"].get(f"{head.name}.weight".lstrip("."))
+    classes = 0 if weight is None else len(weight)
+    if classes <= head.classes or classes - added != head.classes - learner.grown:
+        return None  # loading the state then reports what does not fit
+    return grow_heads(learner, classes)

@@ -1,0 +1,180 @@
+"""Structures of tensors: the inputs of a network as one tensor, or as dicts and tuples of tensors.
+
+Dicts are in the order of their keys and sequences are tuples after `as_tensors`, so that equal
+structures have their tensors in the same order.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Inputs: TypeAlias = Any
+"""A tensor [n, ...], or a dict or tuple, also nested, of tensors with the same first dimension."""
+
+
+def as_tensors(value: Any, name: str = "inputs") -> Inputs:
+    """Turn mappings into dicts, sequences into tuples and arrays into tensors.
+
+    Arrays share their memory with the tensors where torch supports that.
+
+    Raises:
+        ValueError: If the structure is empty or contains anything else.
+    """
+    if isinstance(value, Tensor):
+        return value
+    if isinstance(value, np.ndarray):
+        return _from_array(value, name)
+    found: Inputs
+    if isinstance(value, Mapping):
+        if not all(isinstance(key, str) for key in value):
+            raise ValueError(f"{name} has keys that are not strings; expected argument names")
+        found = {key: as_tensors(value[key], f"{name}[{key!r}]") for key in sorted(value)}
+    elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
+        found = tuple(as_tensors(part, f"{name}[{i}]") for i, part in enumerate(value))
+    else:
+        raise ValueError(
+            f"{name} is of type {type(value).__name__}; expected a tensor, an array, or a dict or "
+            "tuple of them"
+        )
+    if not found:
+        raise ValueError(f"{name} is an empty {type(value).__name__}; expected tensors")
+    return found
+
+
+def _from_array(array: np.ndarray[Any, Any], name: str) -> Tensor:
+    # Torch supports neither negative strides nor memory that it must not write to.
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    try:
+        return torch.from_numpy(array)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} is an array that torch does not support: {error}") from None
+
+
+def leaves(inputs: Inputs) -> Iterator[Tensor]:
+    """Iterate over the tensors of a structure."""
+    if isinstance(inputs, Tensor):
+        yield inputs
+    else:
+        for part in inputs.values() if isinstance(inputs, dict) else inputs:
+            yield from leaves(part)
+
+
+def map_leaves(function: Callable[..., Any], inputs: Inputs, *others: Inputs) -> Any:
+    """Apply a function to every tensor, together with the tensors of equal structures."""
+    if isinstance(inputs, dict):
+        return {
+            key: map_leaves(function, part, *(other[key] for other in others))
+            for key, part in inputs.items()
+        }
+    if isinstance(inputs, tuple):
+        return tuple(map_leaves(function, *parts) for parts in zip(inputs, *others, strict=True))
+    return function(inputs, *others)
+
+
+def length(inputs: Inputs) -> int:
+    """Return the number of samples."""
+    return len(next(leaves(inputs)))
+
+
+def select(inputs: Inputs, rows: slice | Tensor) -> Inputs:
+    """Return the samples in the given rows."""
+    return map_leaves(lambda leaf: leaf[rows], inputs)
+
+
+def chunks(inputs: Inputs, sizes: Iterable[int]) -> Iterator[Inputs]:
+    """Iterate over views of consecutive samples, of the given sizes."""
+    start = 0
+    for size in sizes:
+        yield select(inputs, slice(start, start + size))
+        start += size
+
+
+def concatenate(parts: Sequence[Inputs]) -> Inputs:
+    """Join equal structures along the first dimension."""
+    return map_leaves(lambda *tensors: torch.cat(tensors), *parts)
+
+
+def shapes(inputs: Inputs) -> Any:
+    """Return the shape of one sample: a tuple for a tensor, otherwise a structure of tuples."""
+    return map_leaves(lambda leaf: tuple(leaf.shape[1:]), inputs)
+
+
+def layout(inputs: Inputs) -> str:
+    """Describe the structure, dtypes and shapes of one sample.
+
+    Examples:
+        >>> layout({"mask": torch.ones(2, 5), "ids": torch.ones(2, 5, dtype=torch.int64)})
+        "{'mask': float32 [5], 'ids': int64 [5]}"
+    """
+    if isinstance(inputs, dict):
+        return "{" + ", ".join(f"{key!r}: {layout(part)}" for key, part in inputs.items()) + "}"
+    if isinstance(inputs, tuple):
+        return "(" + ", ".join(map(layout, inputs)) + ")"
+    return f"{dtype_name(inputs.dtype)} {list(inputs.shape[1:])}"
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """Return the name of a dtype without the prefix "torch."."""
+    return str(dtype).removeprefix("torch.")
+
+
+# -- networks -------------------------------------------------------------------------------
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return positional and keyword arguments: those of a tuple and of a dict, or one tensor."""
+    if isinstance(inputs, dict):
+        return (), inputs
+    return (inputs if isinstance(inputs, tuple) else (inputs,)), {}
+
+
+def call(network: nn.Module, inputs: Inputs) -> Tensor:
+    """Return the logits of a network: its output, or the output's `logits`."""
+    if isinstance(inputs, Tensor):
+        return logits_of(network(inputs))
+    positional, named = arguments(inputs)
+    return logits_of(network(*positional, **named))
+
+
+def logits_of(output: Any) -> Tensor:
+    """Return the output of a network if it is a tensor, otherwise the logits that it contains."""
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, Mapping) else None
+    found = getattr(output, "logits", found)
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            f"the network returned an object of type {type(output).__name__}; expected logits "
+            "[n, classes], or an object with logits"
+        )
+    return found
+
+
+# -- states ---------------------------------------------------------------------------------
+
+
+def get_structure(inputs: Inputs) -> tuple[Tensor | dict[str, Tensor], str]:
+    """Return the tensors of a structure, and the structure as text; empty for a single tensor."""
+    if isinstance(inputs, Tensor):
+        return inputs, ""
+    found = {str(i): leaf for i, leaf in enumerate(leaves(inputs))}
+    numbers = iter(range(len(found)))
+    return found, json.dumps(map_leaves(lambda _: next(numbers), inputs))
+
+
+def load_structure(tensors: Any, text: str) -> Inputs:
+    """Restore a structure from the result of `get_structure`."""
+
+    def build(part: Any) -> Inputs:
+        if isinstance(part, dict):
+            return {key: build(part[key]) for key in sorted(part)}
+        return tuple(map(build, part)) if isinstance(part, list) else tensors[str(part)]
+
+    return build(json.loads(text)) if text else tensors
