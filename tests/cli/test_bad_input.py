@@ -180,7 +180,7 @@ CASES = {
     "run --network nets:fails": "RuntimeError: out of ideas (nets.py, line 10)",
     "run --network nets:value": "TypeError: 'int' object is not callable",
     "run --network nets:wrong_head": "the network has 3 outputs; s-mnist has 10 classes",
-    "run --network nets:wrong_input": "inputs of shape (1, 28, 28)",
+    "run --network nets:wrong_input": "uint8 [1, 28, 28]",
 }
 """Commands, and a key term of the sentence that each prints."""
 
