@@ -139,7 +139,8 @@ def test_commands_parse(page: Path) -> None:
         match options:
             case RunOptions(stream=stream, method=method):
                 assert stream in catalog.STREAMS or ":" in stream, where
-                assert method in catalog.METHODS or ":" in method, where
+                for name in method.split(","):
+                    assert name in catalog.METHODS or ":" in name, where
             case ReproduceOptions(table=table, grid=grid):
                 assert table in PAPER_TABLES if grid is None else table is None, where
             case DataOptions(FetchOptions(name=name)):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perdure.networks import MLP, ResNet18, mlp, resnet18
+from perdure.networks import CNN, MLP, ResNet18, cnn, mlp, resnet18
 
 
 def count(network: nn.Module) -> int:
@@ -103,8 +103,20 @@ def test_mlp_accepts_inputs_of_any_shape(shape: tuple[int, ...]) -> None:
     assert mlp(shape, 3)(torch.rand(5, *shape)).shape == (5, 3)
 
 
-def test_forward_batches_matches_one_pass_per_batch() -> None:
-    joint, separate = ResNet18(5, width=4).double(), ResNet18(5, width=4).double()
+@pytest.mark.parametrize("shape", [(1, 1, 1), (3, 5, 9), (2, 64, 64)])
+def test_cnn_accepts_images_of_any_size(shape: tuple[int, int, int]) -> None:
+    assert cnn(shape, 7)(torch.rand(2, *shape)).shape == (2, 7)
+
+
+def test_networks_for_images_refuse_other_inputs() -> None:
+    for make in (cnn, resnet18):
+        with pytest.raises(ValueError, match="is for images"):
+            make((12,), 3)
+
+
+@pytest.mark.parametrize("kind", [ResNet18, CNN])
+def test_forward_batches_matches_one_pass_per_batch(kind: type[ResNet18] | type[CNN]) -> None:
+    joint, separate = kind(5, width=4).double(), kind(5, width=4).double()
     separate.load_state_dict(joint.state_dict())
     batches = [torch.rand(n, 3, 8, 8, dtype=torch.float64) for n in (3, 5)]
     ours = joint.forward_batches(*batches)

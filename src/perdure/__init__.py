@@ -28,7 +28,14 @@ if TYPE_CHECKING:
         Predictor,
     )
     from perdure.records import Samples
-    from perdure.streams import Stream, from_batches, from_dataset, from_tensors
+    from perdure.streams import (
+        Stream,
+        from_batches,
+        from_dataset,
+        from_image_folder,
+        from_table,
+        from_tensors,
+    )
     from perdure.training import Callback, fit
 
 __version__ = "0.1.0"
@@ -55,6 +62,8 @@ __all__ = [
     "fit",
     "from_batches",
     "from_dataset",
+    "from_image_folder",
+    "from_table",
     "from_tensors",
     "load_run",
 ]

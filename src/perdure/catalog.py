@@ -13,6 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from perdure import learners, networks, streams
 from perdure.data import Dataset
 from perdure.learners import Learner
@@ -123,7 +125,30 @@ STREAMS: dict[str, Entry] = {
     ),
 }
 
-NETWORKS: dict[str, Callable[..., Any]] = {"mlp": networks.mlp, "resnet18": networks.resnet18}
+NETWORKS: dict[str, Callable[..., Any]] = {
+    "mlp": networks.mlp,
+    "cnn": networks.cnn,
+    "resnet18": networks.resnet18,
+}
+
+
+@dataclass(frozen=True)
+class OptimizerEntry:
+    """An optimizer of the catalog."""
+
+    make: Callable[..., torch.optim.Optimizer]
+    """Its class."""
+    settings: tuple[str, ...]
+    """Its settings besides the learning rate; beta1 and beta2 are the two `betas`."""
+    lr: float | None = None
+    """Default learning rate; None for the method's."""
+
+
+OPTIMIZERS: dict[str, OptimizerEntry] = {
+    "sgd": OptimizerEntry(torch.optim.SGD, ("momentum", "weight_decay")),
+    "adam": OptimizerEntry(torch.optim.Adam, ("beta1", "beta2", "eps", "weight_decay"), 1e-3),
+    "adamw": OptimizerEntry(torch.optim.AdamW, ("beta1", "beta2", "eps", "weight_decay"), 1e-3),
+}
 
 
 def build_stream(
@@ -231,6 +256,37 @@ def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
             if not any(p.kind is p.VAR_KEYWORD for p in parameters):
                 break
     return found
+
+
+def find_optimizer(name: str) -> Callable[..., Any]:
+    """The class of an optimizer, or a user's `module:function` of (parameters, lr, …).
+
+    Raises:
+        ValueError: If there is no such optimizer.
+    """
+    if name in OPTIMIZERS:
+        return OPTIMIZERS[name].make
+    if ":" not in name:
+        names = ", ".join(OPTIMIZERS)
+        raise ValueError(f"unknown optimizer {name!r}; choose from {names}, or module:function")
+    found = find_object(name, "optimizer")
+    if not callable(found):
+        raise ValueError(f"optimizer {name!r} is not a function or class")
+    return found  # type: ignore[no-any-return]
+
+
+def optimizer_settings(name: str) -> dict[str, inspect.Parameter]:
+    """The settings of an optimizer besides the learning rate; a user's function is imported.
+
+    >>> list(optimizer_settings("sgd"))
+    ['momentum', 'weight_decay']
+    """
+    if name in OPTIMIZERS:
+        number = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, annotation=float)
+        return {setting: number(setting) for setting in OPTIMIZERS[name].settings}
+    _, *others = inspect.signature(find_optimizer(name)).parameters.values()
+    named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return {p.name: p for p in others if p.kind in named and p.name != "lr"}
 
 
 def takes_buffer(method: str) -> bool:

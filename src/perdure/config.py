@@ -21,7 +21,9 @@ from typing import Any, Literal
 
 from perdure import catalog, presets
 from perdure.evaluation.prequential import WINDOW
+from perdure.learners import Learner
 from perdure.sizes import format_bytes
+from perdure.streams.from_files import FILE_STREAMS
 from perdure.streams.gcil import MemoryDraws
 
 Role = Literal["comparison", "method", "execution", "remark"]
@@ -81,7 +83,9 @@ class RunConfig:
         buffer_size: Samples that the memory holds; None for methods without one, and if the
             budget is given in bytes.
         buffer_bytes: Bytes that the memory's samples may take, instead of `buffer_size`.
-        hyperparameters: `batch` and `epochs` of the loop; the others are arguments of the learner.
+        hyperparameters: `batch` and `epochs` of the loop and settings of the optimizer; the
+            others are arguments of the learner.
+        optimizer: "sgd", "adam", "adamw", or a user's `module:function`.
         update: How clser and mean-er choose the steps that update their semantic memories.
         device: "cpu" or "cuda".
         precision: "fp32" or "bf16".
@@ -106,6 +110,7 @@ class RunConfig:
     buffer_size: int | None = _setting("method")
     buffer_bytes: int | None = _setting("method", default=None)
     hyperparameters: Mapping[str, int | float] = _setting("method")
+    optimizer: str = _setting("method", default="sgd")
     update: Literal["random", "regular"] = _setting("method", default="random")
     device: str = _setting("execution", default="cpu")
     precision: Literal["fp32", "bf16"] = _setting("execution", default="fp32")
@@ -187,8 +192,12 @@ class RunConfig:
             "stream": (self.stream, catalog.STREAMS),
             "network": (self.network, catalog.NETWORKS),
             "method": (self.method, catalog.METHODS),
+            "optimizer": (self.optimizer, catalog.OPTIMIZERS),
         }
-        return {what: name for what, (name, known) in named.items() if name not in known}
+        found = {what: name for what, (name, known) in named.items() if name not in known}
+        if self.stream.partition(":")[0] in FILE_STREAMS:  # reads files, runs no code
+            del found["stream"]
+        return found
 
     @property
     def batch(self) -> int:
@@ -242,13 +251,21 @@ class RunConfig:
         if self.method not in catalog.METHODS:
             return dict(self.hyperparameters)
         size = self.buffer_size if self.buffer_bytes is None else DEFAULT_BUFFER_SIZE
-        usual = default_hyperparameters(self.stream, self.method, size, self.dataset)
+        usual = default_hyperparameters(
+            self.stream, self.method, size, self.dataset, self.optimizer
+        )
         off = {name: 0.0 for name in usual.values if name not in self.hyperparameters}
         return {
             name: value
             for name, value in {**self.hyperparameters, **off}.items()
             if usual.values.get(name) != value
         }
+
+    def unusual(self, *roles: Role) -> dict[str, Any]:
+        """The hyperparameters and the settings with these roles that differ from the defaults."""
+        usual = self.usual()
+        settings = self.select(*roles).items()
+        return self.departures() | {k: v for k, v in settings if k in usual and v != usual[k]}
 
     def command(self, seeds: Sequence[int]) -> str:
         """The command that reproduces these runs.
@@ -270,9 +287,13 @@ class RunConfig:
     def _flags(self) -> list[str]:
         """Flags for the settings that differ from the command's defaults."""
         entry = catalog.STREAMS.get(self.stream)
-        words = []
+        words, flags = [], set(LOOP_HYPERPARAMETERS)
+        if self.method in catalog.METHODS:
+            flags |= catalog.accepted(catalog.find_learner(self.method)).keys()
+        if self.optimizer in catalog.OPTIMIZERS:
+            flags.update(catalog.OPTIMIZERS[self.optimizer].settings)
         for name, value in self.departures().items():
-            if self.method in catalog.METHODS:
+            if name in flags:
                 words += [f"--{name.replace('_', '-')}", repr(value)]
             else:
                 words += ["--set", f"{name}={value!r}"]
@@ -365,7 +386,11 @@ class Defaults:
 
 
 def default_hyperparameters(
-    stream: str, method: str, buffer_size: int | None, dataset: str | None
+    stream: str,
+    method: str,
+    buffer_size: int | None,
+    dataset: str | None,
+    optimizer: str = "sgd",
 ) -> Defaults:
     """The published hyperparameters, or the closest substitute.
 
@@ -374,8 +399,10 @@ def default_hyperparameters(
         method: A method's name, or a user's `module:class`, which is imported.
         buffer_size: Samples that the memory holds; None for methods without one.
         dataset: The dataset's name; mnist5k is trained for more epochs than MNIST.
+        optimizer: The optimizer's name. Published learning rates are for SGD.
     """
-    accepted = catalog.accepted(catalog.find_learner(method))
+    learner = catalog.find_learner(method)
+    accepted = catalog.accepted(learner)
     values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
     notes: tuple[str, ...] = ()
     preset = presets.find(method, stream, buffer_size)
@@ -383,21 +410,26 @@ def default_hyperparameters(
         values |= preset.values
         notes = preset.notes
     elif stream in catalog.STREAMS:
-        values |= _learner_defaults(accepted)
+        values |= _learner_defaults(learner)
         other = "er" if buffer_size is not None else "sgd"
         substitute = presets.find(other, stream, buffer_size)
         if substitute is not None:
-            known = {*accepted, *LOOP_HYPERPARAMETERS}
-            values |= {k: v for k, v in substitute.values.items() if k in known}
+            common = {*accepted, *LOOP_HYPERPARAMETERS}
+            values |= {k: v for k, v in substitute.values.items() if k in common}
             notes = (f"{method} has no published settings for {stream}; using those of {other}",)
     else:
-        values |= _learner_defaults(accepted)
+        values |= _learner_defaults(learner)
         notes = (
-            f"{stream} has no published settings; hyperparameters that are not given have the "
-            f"defaults of {method}, batch 32 and one epoch",
+            f"{stream} has no published settings; hyperparameters that are not given have their "
+            "method's defaults, with batch 32 and one epoch",
         )
     if dataset == "mnist5k":
         values["epochs"] *= SMALL_DATA_EPOCHS
+    if optimizer != "sgd":
+        values.pop("lr", None)
+        known = catalog.OPTIMIZERS.get(optimizer)
+        if known is not None and known.lr is not None:
+            values["lr"] = known.lr
     return Defaults(normalised(values, accepted), notes)
 
 
@@ -406,14 +438,14 @@ def is_optional(argument: inspect.Parameter) -> bool:
 
     One that a configuration does not list is off.
     """
-    return str(argument.annotation) == "float | None"
+    return str(argument.annotation) == "float | None" and argument.default is not None
 
 
-def _learner_defaults(accepted: Mapping[str, inspect.Parameter]) -> dict[str, float]:
+def _learner_defaults(learner: type[Learner]) -> dict[str, float]:
     """The default values of a learner's hyperparameters."""
-    return {
+    return {"lr": learner.default_lr} | {
         name: argument.default
-        for name, argument in accepted.items()
+        for name, argument in catalog.accepted(learner).items()
         if name not in NOT_HYPERPARAMETERS
         and isinstance(argument.default, int | float)
         and not isinstance(argument.default, bool)
@@ -438,12 +470,10 @@ def normalised(
             if not float(value).is_integer():
                 raise ValueError(f"{name} is {value}; expected a whole number")
             found[name] = int(value)
-        elif annotation in (float, "float"):
+        elif name in accepted and is_optional(accepted[name]) and not value:
+            del found[name]
+        elif annotation in (float, "float", "float | None"):
             found[name] = float(value)
-        elif name in accepted and is_optional(accepted[name]):
-            found[name] = float(value)
-            if not value:
-                del found[name]
     return found
 
 

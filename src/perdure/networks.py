@@ -1,6 +1,8 @@
-"""The networks of the paper's experiments."""
+"""The networks of the paper's experiments, and a small one for images of any size."""
 
 from __future__ import annotations
+
+import itertools
 
 import torch
 from torch import Tensor, nn
@@ -127,6 +129,26 @@ class _Stem(nn.Conv2d):
         return F.conv2d(padded, weight, self.bias, self.stride, self.padding)
 
 
+class _BatchNormNetwork(nn.Module):
+    """A network in which samples interact only in `BatchNorm` layers."""
+
+    def forward_batches(self, *batches: Tensor) -> tuple[Tensor, ...]:
+        """Return the logits of each batch, computed in one pass.
+
+        The result is that of one pass per batch, in order: BatchNorm normalises each batch by its
+        own statistics.
+        """
+        sizes = tuple(len(batch) for batch in batches)
+        norms = [module for module in self.modules() if isinstance(module, BatchNorm)]
+        for norm in norms:
+            norm.parts = sizes
+        try:
+            return self(torch.cat(batches)).split(sizes)  # type: ignore[no-any-return]
+        finally:
+            for norm in norms:
+                norm.parts = None
+
+
 class _Block(nn.Module):
     """Residual block of two 3 x 3 convolutions."""
 
@@ -147,7 +169,7 @@ class _Block(nn.Module):
         return self.bn2(self.conv2(out), self.shortcut(x))  # type: ignore[no-any-return]
 
 
-class ResNet18(nn.Module):
+class ResNet18(_BatchNormNetwork):
     """ResNet-18 for small images: 3 x 3 stem of stride 1, no max-pooling, PyTorch's initialisation.
 
     Args:
@@ -181,31 +203,57 @@ class ResNet18(nn.Module):
         """Return logits [n, classes] for float images [n, channels, height, width]."""
         return self.head(self.blocks(self.stem(x)).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
-    def forward_batches(self, *batches: Tensor) -> tuple[Tensor, ...]:
-        """Return the logits of each batch, computed in one pass.
 
-        The result is that of one pass per batch, in order: BatchNorm, the only layer in which
-        samples interact, normalises each batch by its own statistics.
-        """
-        sizes = tuple(len(batch) for batch in batches)
-        norms = [module for module in self.modules() if isinstance(module, BatchNorm)]
-        for norm in norms:
-            norm.parts = sizes
-        try:
-            return self(torch.cat(batches)).split(sizes)  # type: ignore[no-any-return]
-        finally:
-            for norm in norms:
-                norm.parts = None
+class CNN(_BatchNormNetwork):
+    """Three 3 x 3 convolutions of stride 2 with BatchNorm and ReLU, then the mean over the image.
+
+    Args:
+        classes: Number of outputs.
+        channels: Channels of an input image.
+        width: Channels of the first convolution; the others have two and four times as many.
+
+    Examples:
+        >>> sum(p.numel() for p in CNN(10).parameters())
+        94762
+    """
+
+    def __init__(self, classes: int, channels: int = 3, width: int = 32) -> None:
+        super().__init__()
+        sizes = [channels, width, 2 * width, 4 * width]
+        self.blocks = nn.Sequential(
+            *(
+                nn.Sequential(
+                    nn.Conv2d(inputs, outputs, 3, 2, 1, bias=False), BatchNorm(outputs, relu=True)
+                )
+                for inputs, outputs in itertools.pairwise(sizes)
+            )
+        )
+        self.head = nn.Linear(sizes[-1], classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return logits [n, classes] for float images [n, channels, height, width]."""
+        return self.head(self.blocks(x).mean(dim=(2, 3)))  # type: ignore[no-any-return]
 
 
 def mlp(shape: tuple[int, ...], classes: int) -> MLP:
-    """Build the network of the MNIST streams.
+    """Build the network of the MNIST streams, for inputs of any shape.
 
     Args:
         shape: Shape of one input.
         classes: Number of outputs.
     """
     return MLP(int(torch.Size(shape).numel()), classes)
+
+
+def cnn(shape: tuple[int, ...], classes: int) -> CNN:
+    """Build a small convolutional network for images of any size.
+
+    Args:
+        shape: Shape of one image, [channels, height, width].
+        classes: Number of outputs.
+    """
+    _check_image("cnn", shape)
+    return CNN(classes, channels=shape[0])
 
 
 def resnet18(shape: tuple[int, ...], classes: int) -> ResNet18:
@@ -215,4 +263,13 @@ def resnet18(shape: tuple[int, ...], classes: int) -> ResNet18:
         shape: Shape of one image, [channels, height, width].
         classes: Number of outputs.
     """
+    _check_image("resnet18", shape)
     return ResNet18(classes, channels=shape[0])
+
+
+def _check_image(name: str, shape: tuple[int, ...]) -> None:
+    if len(shape) != 3:
+        raise ValueError(
+            f"{name} is for images [channels, height, width], but an input has shape "
+            f"{list(shape)}; use mlp or a network of your own"
+        )

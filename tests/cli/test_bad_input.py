@@ -71,7 +71,7 @@ CASES = {
     "run s-mnits": "'s-mnits'; choose from s-mnist, r-mnist",
     "run ''": "unknown stream ''",
     "run --method clsre": "'clsre'; choose from clser, mean-er",
-    "run --network lenet": "'lenet'; choose from mlp, resnet18, or module:function",
+    "run --network lenet": "'lenet'; choose from mlp, cnn, resnet18, or module:function",
     "run --network ''": "unknown network ''",
     "run --dataset cifar11": "'cifar11'; known datasets: mnist, mnist5k",
     "run --dataset cifar10": "s-mnist requires mnist or mnist5k, not 'cifar10'",
@@ -165,7 +165,7 @@ CASES = {
     "run nets:no_stream": "stream 'nets:no_stream' returned NoneType",
     "run nets:failing_stream": "stream 'nets:failing_stream' failed: KeyError: 'batches' (nets.py",
     "run nets:value --data .": "nets:value supplies its own data",
-    "run nets:value --validation 0.1": "--validation",
+    "run nets:value --validation 1": "--validation is 1.0",
     "run --method nets:NoLearner": "method 'nets:NoLearner' is not a subclass of perdure.Learner",
     "run --method nets:value": "method 'nets:value' is not a subclass of perdure.Learner",
     "run --method perdure:Learner": "method 'perdure:Learner' is abstract",
@@ -179,8 +179,8 @@ CASES = {
     "run --network nets:no_parameters": "no parameters",
     "run --network nets:fails": "RuntimeError: out of ideas (nets.py, line 10)",
     "run --network nets:value": "TypeError: 'int' object is not callable",
-    "run --network nets:wrong_head": "[1, 3] for one sample; s-mnist has 10 classes",
-    "run --network nets:wrong_input": "inputs [1, 28, 28]",
+    "run --network nets:wrong_head": "the network has 3 outputs; s-mnist has 10 classes",
+    "run --network nets:wrong_input": "uint8 [1, 28, 28]",
 }
 """Commands, and a key term of the sentence that each prints."""
 

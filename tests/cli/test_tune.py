@@ -33,7 +33,8 @@ def resolved(command: str) -> RunConfig:
     assert program == "perdure"
     options = parse(words)
     assert isinstance(options, RunOptions)
-    return _resolve(options, ranks=1)
+    (config,) = _resolve(options, ranks=1)
+    return config
 
 
 def test_a_study_prints_the_best_command_and_writes_a_table_and_a_figure(
@@ -203,9 +204,45 @@ def test_invalid_input_is_one_sentence(
     assert not [*here.rglob("study.journal")]
 
 
-def test_a_users_stream_cannot_be_tuned(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["tune", "mine:stream"]) == 2
-    assert "mine:stream cannot be tuned" in capfd.readouterr().err
+OWN_STREAMS = """
+import torch
+from perdure import from_batches, from_tensors
+
+INPUTS = torch.rand(200, 6, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(200) % 4
+
+def stream():
+    return from_tensors(INPUTS, LABELS, groups=[(0, 1), (2, 3)], test=(INPUTS, LABELS))
+
+def batches():
+    return from_batches([(INPUTS, LABELS)], classes=4, shape=(6,))
+"""
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_a_users_stream_is_tuned_on_a_part_of_its_training_samples(
+    optimizer: str, here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "streams_to_tune.py").write_text(OWN_STREAMS)
+    words = f"tune streams_to_tune:stream --trials 1 --optimizer {optimizer} --set batch=50 --json"
+    assert main(shlex.split(words)) == 0
+    *_, command, line = capfd.readouterr().out.splitlines()
+    config, found = resolved(command), json.loads(line)["best"]["values"]
+    assert set(found) == {"lr", "consistency_weight", "stable_window", "plastic_window"}
+    assert found["lr"] <= (0.5 if optimizer == "sgd" else 0.01)
+    assert config.optimizer == optimizer
+    assert {name: config.hyperparameters[name] for name in found} == found
+
+
+def test_a_stream_from_batches_cannot_be_tuned(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "streams_to_tune.py").write_text(OWN_STREAMS)
+    assert main(["tune", "streams_to_tune:batches"]) == 2
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert err.startswith("perdure: the stream 'own' cannot be split")
+    assert err.count("\n") == 1
 
 
 def test_without_optuna_the_extra_is_named(

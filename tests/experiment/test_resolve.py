@@ -182,7 +182,7 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
     [
         ({"stream": "s-mnits"}, "'s-mnits'; choose from s-mnist, r-mnist"),
         ({"method": "clsre"}, "'clsre'; choose from clser, mean-er"),
-        ({"network": "lenet"}, "'lenet'; choose from mlp, resnet18"),
+        ({"network": "lenet"}, "'lenet'; choose from mlp, cnn, resnet18"),
         ({"dataset": "cifar11"}, "'cifar11'; known datasets: mnist, mnist5k, cifar10"),
         ({"stream": "s-cifar10", "dataset": "mnist5k"}, "s-cifar10 requires cifar10"),
         ({"buffer_size": -3}, "--buffer-size is -3"),
@@ -232,7 +232,9 @@ def test_a_users_method(write: Write) -> None:
     assert config.buffer_size == 200
     with pytest.raises(ValueError, match=r"rounds is 2\.5; expected a whole number"):
         resolve(method="own_thing:Own", given={"rounds": 2.5})
-    with pytest.raises(ValueError, match="batch, epochs, lr, memory_batch, rounds, strength"):
+    with pytest.raises(
+        ValueError, match="batch, epochs, lr, memory_batch, momentum, rounds, strength"
+    ):
         resolve(method="own_thing:Own", given={"power": 1})
     bare = resolve(method="own_thing:Bare", dataset="mnist5k")
     assert bare.hyperparameters == {"lr": 0.03, "batch": 10, "epochs": 15}

@@ -41,10 +41,17 @@ def test_network_without_parameters_is_rejected() -> None:
         SGD(nn.Flatten())
 
 
-@pytest.mark.parametrize("lr", [0, -1.0, math.inf, math.nan, "0.1", None])
+@pytest.mark.parametrize("lr", [0, -1.0, math.inf, math.nan, "0.1"])
 def test_learning_rate_must_be_positive(lr: Any) -> None:
     with pytest.raises(ValueError, match="lr is"):
         SGD(linear(), lr=lr)
+
+
+@pytest.mark.parametrize("lr", [0.1, 0.5])
+def test_a_learning_rate_is_refused_if_an_optimizer_is_given(lr: float) -> None:
+    network = linear()
+    with pytest.raises(ValueError, match="omit lr"):
+        SGD(network, lr=lr, optimizer=torch.optim.Adam(network.parameters()))
 
 
 def test_given_optimizer_keeps_its_learning_rate() -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from perdure import catalog
 from perdure.cli.command import parse
+from perdure.cli.options import OptimizerFlags
 from perdure.cli.run import Hyperparameters, RunOptions, _resolve
 from perdure.config import NOT_HYPERPARAMETERS, RunConfig
 from perdure.experiment.resolve import resolve
@@ -29,6 +30,9 @@ def stream():
 
 def network(shape, classes):
     return torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(classes))
+
+def optimizer(parameters, lr=0.05, *, inertia=0.1):
+    return torch.optim.SGD(parameters, lr=lr, momentum=inertia)
 """
 
 
@@ -38,7 +42,8 @@ def again(config: RunConfig) -> RunConfig:
     options = parse(words[words.index("perdure") + 1 :])
     assert isinstance(options, RunOptions)
     assert options.seeds == ("0:3" if config.ranks == 1 else "0")
-    return _resolve(options, config.ranks)
+    (resolved,) = _resolve(options, config.ranks)
+    return resolved
 
 
 def check(config: RunConfig) -> None:
@@ -63,6 +68,10 @@ def test_every_stream_of_digits(stream: str) -> None:
         {"buffer_size": 77},
         {"given": {"epochs": 3, "batch": 16, "stable_rate": 1e-7, "plastic_decay": 1.0}},
         {"update": "regular"},
+        {"optimizer": "adam"},
+        {"optimizer": "adamw", "given": {"lr": 0.02, "beta1": 0.8, "eps": 1e-6}},
+        {"given": {"momentum": 0.9, "weight_decay": 1e-4}},
+        {"method": "icarl", "given": {"momentum": 0.9, "weight_decay": 1e-4}},
         {"max_steps": 12, "validation": 0.1},
         {"stream": "p-mnist", "stream_seed": 7},
         {"stream": "p-mnist", "stream_seed": "per-run"},
@@ -91,13 +100,16 @@ def test_a_users_own_method_stream_and_network(
             "mine_for_commands:Method",
             30,
             network="mine_for_commands:network",
-            given={"strength": 0.25, "rounds": 5, "batch": 4},
+            given={"strength": 0.25, "rounds": 5, "batch": 4, "inertia": 0.5},
+            optimizer="mine_for_commands:optimizer",
         )
     )
 
 
 def test_every_hyperparameter_of_the_catalog_has_a_flag() -> None:
-    flags = set(Hyperparameters.__dataclass_fields__)
+    flags = {*Hyperparameters.__dataclass_fields__, *OptimizerFlags.__dataclass_fields__}
+    for entry in catalog.OPTIMIZERS.values():
+        assert set(entry.settings) <= flags
     for method in catalog.METHODS:
         names = set(catalog.accepted(catalog.find_learner(method))) - NOT_HYPERPARAMETERS
         assert names <= flags, method

@@ -354,6 +354,7 @@ def test_every_identifying_setting_changes_the_hash() -> None:
         "buffer_size": 2,
         "buffer_bytes": 2,
         "hyperparameters": {"lr": 0.2, "batch": 10, "epochs": 1},
+        "optimizer": "adam",
         "update": "regular",
         "device": "cuda",
         "precision": "bf16",

@@ -434,7 +434,7 @@ def test_fit_accepts_any_iterable_of_batches() -> None:
         (7, {}, "of type int; expected a Stream or an iterable of batches"),
         (TensorDataset(*toy.inputs(8, 0)[:2]), {}, "wrap a Dataset in a DataLoader"),
         ([{"inputs": 1, "labels": 2}], {}, "must yield batches"),
-        ([(torch.rand(4, 3), torch.arange(4))], {}, r"does not accept inputs float32 \[3\]"),
+        ([(torch.rand(4, 3), torch.arange(4))], {}, r"does not accept inputs .*\[3\]"),
         ([(torch.rand(4, 1, 4, 4), torch.arange(4) + 5)], {}, "label is 8; expected 0 to 7"),
     ],
 )

@@ -140,3 +140,9 @@ def test_a_record_is_restored_from_its_state() -> None:
     record, restored = filled(three(), ROWS, task_il=True), Record(three(), ["working"])
     restored.load_state_dict(record.state_dict())
     assert restored.result() == record.result()
+
+
+def test_a_record_describes_itself() -> None:
+    record = filled(three(), ROWS[:3], task_il=False)
+    assert repr(record) == "Record('own': unfinished, after 2 of 3 tasks, working 75.0 %)"
+    assert repr(Record(replace(three(), tests=()), ["working"])).endswith("no tests)")

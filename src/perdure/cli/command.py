@@ -53,7 +53,8 @@ def parse(argv: list[str] | None = None) -> Any:
             return tyro.cli(
                 verbs,
                 prog="perdure",
-                description="Learn from streams that change without forgetting.",
+                description="Learn from streams that change without forgetting. "
+                "`perdure --version` prints the version.",
                 args=argv,
                 config=(
                     tyro.conf.OmitSubcommandPrefixes,

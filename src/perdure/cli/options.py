@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
 
@@ -80,10 +80,33 @@ class StreamFlags(DataFlags):
     """The network, and where the data comes from."""
 
     network: Name = None
-    """mlp, resnet18, or your own as module:function, called with (input shape, classes)."""
+    """mlp, cnn, resnet18, or your own as module:function, called with (input shape, classes)."""
     stream_seed: Name = None
     """Composition of r-mnist, p-mnist and gcil: a number; per-run to vary it with the seed; or, for
     gcil, published for the stream that the paper's runs of the method and buffer size saw."""
+
+
+@dataclass(frozen=True)
+class OptimizerFlags:
+    """The optimizer; its learning rate is --lr."""
+
+    optimizer: Annotated[str, arg(metavar="NAME")] = "sgd"
+    """sgd, adam, adamw, or your own as module:function, called with (parameters, lr=…)."""
+    momentum: OptionalNumber = None
+    """sgd: momentum; default: 0."""
+    weight_decay: OptionalNumber = None
+    """Weight decay; default: 0, or 0.01 for adamw. icarl has a published one with sgd."""
+    beta1: OptionalNumber = None
+    """adam, adamw: decay of the mean of the gradients; default: 0.9."""
+    beta2: OptionalNumber = None
+    """adam, adamw: decay of the mean of their squares; default: 0.999."""
+    eps: OptionalNumber = None
+    """adam, adamw: added to the denominator; default: 1e-8."""
+
+    def given(self) -> dict[str, float]:
+        """The settings that have a value."""
+        values = {name: value for name, value in asdict(self).items() if name != "optimizer"}
+        return {name: value for name, value in values.items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -152,8 +175,8 @@ class OutputFlags:
 class LearnerOptions:
     """What `run` and `tune` have in common."""
 
-    stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
-    """A stream's name, or your own as module:function."""
+    stream: Annotated[Positional[str], arg(metavar="[STREAM]")] = "s-mnist"
+    """A stream's name, or your own: module:function, images:FOLDER or table:FILE,target=COLUMN."""
     method: Annotated[str, arg(metavar="NAME")] = "clser"
     """A method's name, or your own as module:class."""
     buffer_size: BufferSize = None
@@ -161,11 +184,13 @@ class LearnerOptions:
     buffer_bytes: Annotated[str | None, arg(metavar="SIZE")] = None
     """Instead of --buffer-size: bytes that the memory's samples may take, such as 64MB."""
     data: StreamFlags = field(default_factory=StreamFlags)
+    optimizer: OptimizerFlags = field(default_factory=OptimizerFlags)
     execution: ExecutionFlags = field(default_factory=ExecutionFlags)
     output: OutputFlags = field(default_factory=OutputFlags)
 
     def resolve(
         self,
+        method: str,
         given: Mapping[str, float],
         validation: float | None,
         update: Literal["random", "regular"] = "random",
@@ -174,12 +199,12 @@ class LearnerOptions:
         prequential_window: int | None = None,
         initial_evaluation: bool = False,
     ) -> RunConfig:
-        """The configuration that these options describe."""
+        """The configuration that these options describe, for one method."""
         from perdure.experiment.resolve import resolve
 
         return resolve(
             self.stream,
-            self.method,
+            method,
             self.buffer_size,
             given=given,
             network=self.data.network,
@@ -192,6 +217,7 @@ class LearnerOptions:
             precision=self.execution.precision,
             engine=self.execution.engine if ranks == 1 else "eager",
             deterministic=self.execution.deterministic,
+            optimizer=self.optimizer.optimizer,
             update=update,
             ranks=ranks,
             buffer_bytes=_number_or_text(self.buffer_bytes),

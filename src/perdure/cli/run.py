@@ -21,6 +21,7 @@ from perdure.cli.options import (
     Switch,
     TrainingFlags,
     assignments,
+    listed,
     writable,
 )
 
@@ -31,10 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Default: the published values for this method, stream and buffer size."""
+    """Default: the published values for this method, stream and buffer size, or the method's.
+
+    With several methods, a value applies to those that have the hyperparameter.
+    """
 
     lr: OptionalNumber = None
-    """Learning rate of SGD."""
+    """Learning rate."""
     batch: OptionalCount = None
     """Samples of the stream in each step."""
     memory_batch: OptionalCount = None
@@ -71,17 +75,18 @@ class Hyperparameters:
     """gss: stored samples that a new one is compared with."""
     inner_steps: OptionalCount = None
     """gss, mer: steps on each batch."""
-    weight_decay: OptionalNumber = None
-    """icarl: weight decay of SGD."""
 
 
 @dataclass(frozen=True)
 class RunOptions(LearnerOptions):
-    """Train and evaluate a method on a stream.
+    """Train and evaluate one or several methods on a stream.
 
     Without arguments: CLS-ER on s-mnist with a buffer of 500 samples, as published. `perdure list`
     shows all methods and streams.
     """
+
+    method: Annotated[str, arg(metavar="A,B,…")] = "clser"
+    """One method or several to compare, by name or as module:class."""
 
     seeds: Seeds = "0"
     """One run per seed: 3, or 0,4,7, or 0:10 (10 excluded)."""
@@ -103,7 +108,9 @@ class RunOptions(LearnerOptions):
     """Insist that runs can be continued. Interrupted runs always are, from their checkpoints."""
     tensorboard: Folder = None
     """Log losses, accuracies and the classes in memory for TensorBoard in this folder."""
-    hyperparameters: Hyperparameters = field(default_factory=Hyperparameters)
+    hyperparameters: Annotated[Hyperparameters, arg(name="hyperparameter")] = field(
+        default_factory=Hyperparameters
+    )
     training: TrainingFlags = field(default_factory=TrainingFlags)
 
 
@@ -123,10 +130,13 @@ def run(options: RunOptions) -> int:
     options.training.prepare()
     seeds = parse_seeds(options.seeds)
     ranks = setup_ranks(seeds, options.execution.device, options.execution.engine)
-    config = _resolve(options, ranks)
-    first = build_run(config, read_dataset(config), seeds[0])  # rejects invalid values
+    configs = _resolve(options, ranks)
+    if ranks > 1 and len(configs) > 1:
+        raise ValueError("torchrun trains one method at a time; name one with --method")
+    # Built before any training, which rejects invalid values.
+    firsts = [build_run(config, read_dataset(config), seeds[0]) for config in configs]
     if options.resume:
-        for task in first.stream.tasks:
+        for task in (task for run in firsts for task in run.stream.tasks):
             if not task.resumable:
                 raise ValueError(not_resumable(task))
     out = options.training.out
@@ -136,14 +146,19 @@ def run(options: RunOptions) -> int:
         from_rank_0(lambda: writable(out))
     if options.tensorboard is not None:
         writable(options.tensorboard, "--tensorboard")
-    steps = first.total_steps(config.max_steps)
-    setting = plan_setting(config, seeds, out, steps=steps, restart=options.restart)
-    for seed in (*setting.missing, *setting.resumable):
-        setting.folder(out, seed).refuse_if_locked()
+    settings = []
+    for config, first in zip(configs, firsts, strict=True):
+        steps = first.total_steps(config.max_steps)
+        settings.append(plan_setting(config, seeds, out, steps=steps, restart=options.restart))
+    for setting in settings:
+        for seed in (*setting.missing, *setting.resumable):
+            setting.folder(out, seed).refuse_if_locked()
     if not options.output.quiet:
-        for note in (*config.notes, *_notes(setting, out)):
+        notes = [note for config in configs for note in config.notes]
+        notes += [note for s in settings for note in _notes(s, out)]
+        for note in dict.fromkeys(notes):
             print_status(f"note: {note}")
-    plan = Plan("all seeds", str(config), out, [setting])
+    plan = Plan("all runs", str(configs[0]), out, settings)
     failed = train_plan(
         plan,
         options.training,
@@ -157,19 +172,34 @@ def run(options: RunOptions) -> int:
     return 1 if failed else 0
 
 
-def _resolve(options: RunOptions, ranks: int) -> RunConfig:
+def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
+    """A configuration for each method, with the hyperparameters that it has."""
+    from perdure.experiment.resolve import check_method, check_names, hyperparameter_names
+
+    methods = list(dict.fromkeys(listed("--method", options.method, str) or []))
     flags = asdict(options.hyperparameters)
     given = {name: value for name, value in flags.items() if value is not None}
-    given |= assignments(options.set)
-    return options.resolve(
-        given,
-        options.validation,
-        options.update,
-        ranks,
-        options.prequential,
-        options.prequential_window,
-        options.initial_evaluation,
-    )
+    given |= options.optimizer.given() | assignments(options.set)
+    known: dict[str, set[str]] = {}
+    for method in methods:
+        check_method(method)
+        known[method] = hyperparameter_names(method, options.optimizer.optimizer)
+    for name in given:
+        if not any(name in names for names in known.values()):
+            check_names([name], methods[0], options.optimizer.optimizer)
+    return [
+        options.resolve(
+            method,
+            {name: value for name, value in given.items() if name in known[method]},
+            options.validation,
+            options.update,
+            ranks,
+            options.prequential,
+            options.prequential_window,
+            options.initial_evaluation,
+        )
+        for method in methods
+    ]
 
 
 def _notes(setting: PlannedSetting, out: Path) -> list[str]:
@@ -177,7 +207,8 @@ def _notes(setting: PlannedSetting, out: Path) -> list[str]:
     from perdure.experiment.plan import runs_on_other_data
 
     notes = [
-        f"resuming seed {seed} from step {step}; use --restart to start over"
+        f"resuming seed {seed} of {setting.config.method} from step {step}; use --restart to "
+        "start over"
         for seed, step in setting.resumable.items()
     ]
     checksum = setting.config.data_checksum or "unknown"
@@ -223,7 +254,7 @@ def train_plan(
             progress,
             partial(run_tasks, workers=width, threads=threads, in_process=width <= 1),
             quiet=quiet,
-            by_task=True,
+            by_task=len(plan.settings) == 1,
             on_event=lambda event: log.update(),
         )
     return progress.count("failed")
@@ -235,18 +266,27 @@ def _show(plan: Plan, output: OutputFlags) -> None:
     from perdure.results.table import group
     from perdure.results.terminal import results_table, show
 
-    for setting in plan.results():  # none if all runs failed
-        if not output.quiet:
-            (comparison,) = group(setting.runs).comparisons
-            seeds = f"{len(setting.runs)} seed{'s' if len(setting.runs) > 1 else ''}"
-            size = setting.config.buffer
+    found = plan.results()
+    if not found:  # all runs failed
+        return
+    if not output.quiet:
+        comparisons = group([run for setting in found for run in setting.runs]).comparisons
+        several = len(plan.settings) > 1
+        most = max(len(setting.runs) for setting in found)
+        # Published GCIL streams depend on the method.
+        name = comparisons[0].name if len(comparisons) == 1 else found[0].config.stream
+        if not several:
+            size = found[0].config.buffer
             buffer = f", buffer {size}" if size else ""
-            name = f"{setting.config.method_title} on {comparison.name}{buffer}"
-            title = f"{name}, {seeds}: accuracy in percent"
-            show(results_table([setting], title, by_predictor=True))
-            if not setting.complete:
-                steps = max(run.result.steps for run in setting.runs)
-                print_status(f"Training ended after {steps} steps, before the end of the stream")
-            print_status(f"Runs are in {RunFolder.group(plan.out, setting.config)}")
-        if output.json:
+            name = f"{found[0].config.method_title} on {name}{buffer}"
+        title = f"{name}, {most} seed{'s' if most > 1 else ''}: accuracy in percent"
+        planned = {setting.config.hash: len(setting.seeds) for setting in plan.settings}
+        show(results_table(found, title, by_predictor=not several, planned=planned))
+        if not all(setting.complete for setting in found):
+            steps = max(run.result.steps for setting in found for run in setting.runs)
+            print_status(f"Training ended after {steps} steps, before the end of the stream")
+        folder = RunFolder.group(plan.out, found[0].config)
+        print_status(f"Runs are in {folder.parent if several else folder}")
+    if output.json:
+        for setting in found:
             print(json.dumps(setting.summary()), flush=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from tyro.conf import Positional, arg
+from tyro.conf import arg
 
 from perdure.cli.options import (
     Count,
@@ -42,8 +42,6 @@ class TuneOptions(LearnerOptions):
     file share it. Prints the command of the best trial and writes a table and a figure of all.
     """
 
-    stream: Annotated[Positional[str], arg(metavar="STREAM")] = "s-mnist"
-    """A stream's name."""
     trials: Count = 20
     """Total number of trials, including completed ones."""
     space: Annotated[Repeated, arg(metavar="NAME=LOW:HIGH", help_behavior_hint="")] = ()
@@ -135,30 +133,31 @@ def tune(options: TuneOptions) -> int:
 def _search(options: TuneOptions) -> Search:
     """What to search. Raises ValueError before any training if that is invalid."""
     from perdure.config import parse_seeds
-    from perdure.experiment.build import read_dataset
+    from perdure.experiment.build import build_run, read_dataset
     from perdure.experiment.resolve import check_names
     from perdure.experiment.space import check_space, default_space, fit_to_method, parse_space
     from perdure.experiment.tune import Search
 
-    if ":" in options.stream:
-        raise ValueError(
-            f"{options.stream} cannot be tuned: a stream of your own has no training samples to "
-            "split off for validation; choose a stream of the catalog"
-        )
     if not 0 <= options.study_seed < 2**32:
         raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
-    seeds, fixed = parse_seeds(options.seeds), assignments(options.set)
-    config = options.resolve(fixed, options.validation)
-    space = parse_space(options.space) if options.space else default_space(options.method)
+    seeds, optimizer = parse_seeds(options.seeds), options.optimizer.optimizer
+    fixed = options.optimizer.given() | assignments(options.set)
+    config = options.resolve(options.method, fixed, options.validation)
+    dataset = read_dataset(config)
+    build_run(config, dataset, seeds[0])  # rejects invalid values
+    if options.space:
+        space = parse_space(options.space)
+    else:
+        space = default_space(options.method, optimizer, own_stream=config.dataset is None)
     if options.space and (both := sorted(space.keys() & fixed.keys())):
         raise ValueError(f"{both[0]} is in --space and in --set; omit one of them")
     space = {name: part for name, part in space.items() if name not in fixed}
     if not space:
         raise ValueError("--set fixes every hyperparameter of the search space")
     try:
-        check_names(space, options.method)
+        check_names(space, options.method, optimizer)
         space = fit_to_method(space, options.method)
-        check_space(space, config, read_dataset(config), seeds[0])
+        check_space(space, config, dataset, seeds[0])
     except ValueError as error:
         files = ", ".join(text for text in options.space if "=" not in text)
         raise ValueError(f"--space {files}: {error}" if files else str(error)) from None

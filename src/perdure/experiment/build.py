@@ -5,14 +5,16 @@ Code below this module takes plain arguments, never a configuration.
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, nn
+from torch import nn
+from torch.optim import Optimizer
 
 import perdure
 from perdure import catalog
@@ -22,11 +24,12 @@ from perdure.learners import Learner
 from perdure.randomness import derive, generator
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
-from perdure.streams import Augment, Normaliser, Scale, Stream
-from perdure.structures import as_shape, map_leaves, select
+from perdure.streams import Augment, ComposedTask, Normaliser, Scale, Stream
+from perdure.streams.from_files import FILE_STREAMS, stream_from_files
+from perdure.structures import as_shape
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager
-from perdure.training.loop import Interrupted, Run
+from perdure.training.loop import Interrupted, Run, check_network
 
 MAX_LAYERS = 8
 """Kinds of layers that a description of a network names."""
@@ -64,7 +67,9 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
     The seed of the run matters only if the composition of the stream is per run.
     """
     if dataset is None:
-        stream = load_user_stream(config.stream)
+        stream = load_user_stream(config.stream).stream
+        if config.validation is not None:
+            stream = stream.validation(config.validation)
     else:
         stream_seed = config.stream_seed
         if stream_seed == PER_RUN:
@@ -79,9 +84,42 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
     return stream
 
 
-def load_user_stream(reference: str) -> Stream:
-    """The stream that a user's `module:function` returns."""
-    return check_stream(catalog.find_object(reference, "stream"), f"stream {reference!r}")
+class UserStream(NamedTuple):
+    """A stream that is not in the catalog, and the warnings that its construction caused."""
+
+    stream: Stream
+    warnings: tuple[str, ...]
+
+
+def load_user_stream(reference: str) -> UserStream:
+    """The stream that a user's `module:function` returns, or one read from a folder or file.
+
+    A stream that can be read repeatedly is built once per process.
+    """
+    kind, _, rest = reference.partition(":")
+    from_files = kind in FILE_STREAMS
+    key: Any = (reference, Path.cwd()) if from_files else catalog.find_object(reference, "stream")
+    for last, found in _last_built:
+        if last == key:
+            return found
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        if from_files:
+            try:
+                stream = stream_from_files(kind, rest)
+            except (ValueError, OSError) as error:
+                raise ValueError(f"{reference}: {error}") from None
+        else:
+            stream = check_stream(key, f"stream {reference!r}")
+    found = UserStream(stream, tuple(dict.fromkeys(str(one.message) for one in caught)))
+    _last_built.clear()  # at most one is kept: its data may be large
+    if not any(isinstance(task, ComposedTask) for task in stream.tasks):
+        _last_built.append((key, found))
+    return found
+
+
+_last_built: list[tuple[Any, UserStream]] = []
+"""The stream built last, with what it was built from."""
 
 
 def check_stream(stream: object, name: str) -> Stream:
@@ -108,7 +146,12 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
     window = config.prequential and config.prequential_window
     run = Run(learner, stream, config.batch, config.epochs, seed, window)
     _check_samples(config, stream)
-    _check_network(config, stream, learner)
+    sample = torch.zeros(1, *stream.shape, dtype=torch.uint8) if dataset else None
+    try:
+        check_network(learner, stream, sample)
+    except ValueError as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"network {config.network!r}: {reason}") from error
     if config.ranks > 1:
         divide(learner, seed)
     return run
@@ -123,29 +166,6 @@ def _check_samples(config: RunConfig, stream: Stream) -> None:
                 f"--validation {config.validation} leaves no samples to test {test.name!r}; use a "
                 "larger share"
             )
-
-
-def _check_network(config: RunConfig, stream: Stream, learner: Learner) -> None:
-    if config.dataset is not None:
-        sample = torch.zeros(1, *stream.shape, dtype=torch.uint8)
-    elif stream.tests:
-        sample = select(stream.tests[0].samples().inputs, slice(0, 1))
-    else:  # reading a sample would consume the stream
-        return
-    name = f"network {config.network!r}"
-    try:
-        sample = map_leaves(lambda leaf: leaf.to(learner.device), sample)
-        logits = next(iter(learner.predictors().values()))(sample)
-    except Exception as error:
-        reason = str(error).splitlines()[0]
-        shape = list(stream.shape) if isinstance(stream.shape, tuple) else stream.shape
-        raise ValueError(f"{name} does not accept inputs {shape}: {reason}") from error
-    shape = list(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-    if stream.classes and shape != [1, stream.classes]:
-        raise ValueError(
-            f"{name} returns {shape} for one sample; {config.stream} has {stream.classes} "
-            f"classes, so expected logits {[1, stream.classes]}"
-        )
 
 
 class _Inputs(NamedTuple):
@@ -190,6 +210,16 @@ def build_learner(
         for name, value in config.hyperparameters.items()
         if name not in LOOP_HYPERPARAMETERS
     }
+    settings = catalog.optimizer_settings(config.optimizer).keys()
+    if config.optimizer != "sgd" or arguments.keys() & (settings - accepted.keys()):
+        # A method with a setting of the same name, as iCaRL, leaves it to the optimizer.
+        values = {n: accepted[n].default for n in settings & accepted.keys()}
+        values |= {n: arguments.pop(n) for n in settings & arguments.keys()}
+        lr = arguments.pop("lr", None)
+        if lr is None and config.optimizer == "sgd":
+            lr = learner.default_lr
+        arguments["lr"] = None
+        arguments["optimizer"] = build_optimizer(config.optimizer, module, lr, values)
     if config.buffer_size is not None:
         arguments["buffer_size"] = config.buffer_size
     if config.buffer_bytes is not None:
@@ -208,6 +238,37 @@ def build_learner(
     return learner(
         module, seed=seed, augment=inputs.augment, normalise=inputs.normalise, **arguments
     )
+
+
+def build_optimizer(
+    name: str, network: nn.Module, lr: float | None, settings: Mapping[str, float]
+) -> Optimizer:
+    """The optimizer of a network's parameters.
+
+    Args:
+        name: A name of the catalog, or a user's `module:function`.
+        network: The network.
+        lr: Learning rate; None for the optimizer's own default.
+        settings: Its other settings, with `betas` as beta1 and beta2.
+
+    Raises:
+        ValueError: If the optimizer refuses a value or is none.
+    """
+    make, values = catalog.find_optimizer(name), dict[str, Any](settings)
+    parameters = [p for p in network.parameters() if p.requires_grad]
+    if name in catalog.OPTIMIZERS:
+        if values.keys() & {"beta1", "beta2"}:
+            values["betas"] = values.pop("beta1", 0.9), values.pop("beta2", 0.999)
+        if name != "sgd" and parameters[0].is_cuda:
+            values["capturable"] = True  # inside CUDA graphs
+    try:
+        optimizer = make(parameters, **values, **({} if lr is None else {"lr": lr}))
+    except Exception as error:
+        raise ValueError(f"optimizer {name}: {catalog.describe_error(error)}") from error
+    if not isinstance(optimizer, Optimizer):
+        kind = type(optimizer).__name__
+        raise ValueError(f"optimizer {name} returned a {kind}, not a torch optimizer")
+    return optimizer
 
 
 def initialised(make: Callable[..., Any], shape: Any, classes: int, seed: int) -> nn.Module:
@@ -350,7 +411,7 @@ def load_run(
     if stream is not None:
         source = check_stream(stream, "stream")
     elif source is None and not plain:
-        source = load_user_stream(config.stream)
+        source = load_user_stream(config.stream).stream
     normalise, augment = (source.normalise, source.augment) if source else (Scale(), None)
     inputs = _Inputs(as_shape(facts.shape), facts.classes, facts.tasks, normalise, augment)
     if network is None and config.network in catalog.NETWORKS:

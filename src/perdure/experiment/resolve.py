@@ -43,6 +43,7 @@ def resolve(
     precision: str | None = None,
     engine: str | None = None,
     deterministic: bool = False,
+    optimizer: str = "sgd",
     update: Literal["random", "regular"] = "random",
     ranks: int = 1,
     prequential: bool = False,
@@ -70,6 +71,7 @@ def resolve(
         precision: "fp32" or "bf16"; depends on the device by default.
         engine: "eager", "captured" or "compiled"; depends on the device by default.
         deterministic: Whether a GPU must compute bit-identical results.
+        optimizer: "sgd", "adam", "adamw", or a user's `module:function`.
         update: How clser and mean-er choose the steps that update their semantic memories.
         ranks: Processes that share the work of one learner.
         prequential: Whether to predict each batch before learning from it.
@@ -94,9 +96,10 @@ def resolve(
         )
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
-    if validation is not None and entry is None:
-        raise ValueError("--validation splits a dataset; a stream of your own has its own tests")
+    if validation is not None and not 0 < validation < 1:
+        raise ValueError(f"--validation is {validation}; expected a number between 0 and 1")
     accepted = catalog.accepted(catalog.find_learner(method))
+    settings = catalog.optimizer_settings(optimizer)
     if update != "random" and "update" not in accepted:
         raise ValueError(f"--update {update} applies to clser and mean-er, not to {method}")
     notes: list[str] = []
@@ -110,12 +113,15 @@ def resolve(
         budget = None
     buffer_size = _buffer_size(method, buffer_size, "buffer_size" in accepted, notes)
     dataset = _dataset(stream, dataset, data_root, notes)
-    check_names(given or {}, method)
-    usual = default_hyperparameters(stream, method, buffer_size, dataset)
+    check_names(given or {}, method, optimizer)
+    usual = default_hyperparameters(stream, method, buffer_size, dataset, optimizer)
     notes += usual.notes
     if budget is not None and entry is not None:
         notes.append(f"hyperparameters are those for a buffer of {DEFAULT_BUFFER_SIZE} samples")
-    hyperparameters = normalised({**usual.values, **(given or {})}, accepted)
+    if optimizer != "sgd" and "lr" not in (given or {}):
+        lr = f"{usual.values['lr']:g}" if "lr" in usual.values else "its own default"
+        notes.append(f"--lr is not given; {optimizer} uses {lr}")
+    hyperparameters = normalised({**usual.values, **(given or {})}, settings | accepted)
     for name in ("batch", "memory_batch"):
         if hyperparameters.get(name, 0) % ranks:
             raise ValueError(
@@ -125,7 +131,7 @@ def resolve(
     if network is None:
         network = "mlp" if entry is None else entry.network
         if entry is None:
-            notes.append("--network is not given; using mlp")
+            notes.append("--network is not given; using mlp (for images, try --network cnn)")
     elif network not in catalog.NETWORKS and ":" not in network:
         names = ", ".join(catalog.NETWORKS)
         raise ValueError(f"unknown network {network!r}; choose from {names}, or module:function")
@@ -144,6 +150,7 @@ def resolve(
         buffer_size=None if budget is not None else buffer_size,
         buffer_bytes=budget,
         hyperparameters=hyperparameters,
+        optimizer=optimizer,
         update=update,
         device=device,
         precision=cast(Any, precision or defaults["precision"]),
@@ -159,8 +166,10 @@ def resolve(
     if config.stream_seed == PUBLISHED:
         config = _published_stream(config)
     data = read_dataset(replace(config, device="cpu"), progress=progress)
-    checksum = load_user_stream(stream).checksum if data is None else data.checksum
-    return replace(config, data_checksum=checksum)
+    if data is not None:
+        return replace(config, data_checksum=data.checksum)
+    own = load_user_stream(stream)
+    return replace(config, data_checksum=own.stream.checksum, notes=(*notes, *own.warnings))
 
 
 def check_method(method: str) -> None:
@@ -232,14 +241,21 @@ def _dataset(stream: str, dataset: str | None, root: Path | None, notes: list[st
     return first
 
 
-def check_names(names: Iterable[str], method: str) -> None:
-    """Raise ValueError unless all of these are hyperparameters of the method."""
+def hyperparameter_names(method: str, optimizer: str = "sgd") -> set[str]:
+    """The hyperparameters of a method and its optimizer."""
     accepted = catalog.accepted(catalog.find_learner(method))
-    allowed = {*accepted, *LOOP_HYPERPARAMETERS} - NOT_HYPERPARAMETERS
+    settings = catalog.optimizer_settings(optimizer)
+    return {*accepted, *settings, *LOOP_HYPERPARAMETERS} - NOT_HYPERPARAMETERS
+
+
+def check_names(names: Iterable[str], method: str, optimizer: str = "sgd") -> None:
+    """Raise ValueError unless all of these are hyperparameters of the method or the optimizer."""
+    allowed = hyperparameter_names(method, optimizer)
     for name in names:
         if name not in allowed:
             known = ", ".join(sorted(allowed))
-            raise ValueError(f"{method} has no hyperparameter {name!r}; it has {known}")
+            what = method if optimizer == "sgd" else f"{method} with {optimizer}"
+            raise ValueError(f"{what} has no hyperparameter {name!r}; it has {known}")
 
 
 def _stream_seed(stream: str, seed: int | str | None) -> int | str | None:

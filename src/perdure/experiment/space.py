@@ -68,17 +68,27 @@ class Choice:
 Space = dict[str, Range | Choice]
 
 
-def default_space(method: str) -> Space:
-    """The search space of a method of the catalog: the paper's, if it names one.
+def default_space(method: str, optimizer: str = "sgd", *, own_stream: bool = False) -> Space:
+    """The search space of a method of the catalog.
+
+    On a stream of the catalog it is the paper's, if it names one. On a user's own stream it
+    includes the learning rate, whose range depends on the optimizer.
 
     >>> default_space("mean-er")["decay"]
     Choice(values=(0.99, 0.999))
+    >>> default_space("er", "adam", own_stream=True)["lr"]
+    Range(low=0.0001, high=0.01, log=True, integer=False)
     """
     file = resources.files(__package__).joinpath("spaces.toml")
     tables = tomllib.loads(file.read_text(encoding="utf-8"))
+    own, rates = tables.pop("own"), tables.pop("lr")
     if method not in tables:
         raise ValueError(f"{method} has no default search space; use --space {FORMS}")
-    return {name: _from_toml(form) for name, form in tables[method].items()}
+    forms = dict(own.get(method, tables[method]) if own_stream else tables[method])
+    if own_stream or (optimizer != "sgd" and "lr" in forms):
+        forms = {"lr": rates.get(optimizer, rates["other"]), **forms}
+        forms["lr"] = rates.get(optimizer, rates["other"])
+    return {name: _from_toml(form) for name, form in forms.items()}
 
 
 def parse_space(texts: Sequence[str]) -> Space:

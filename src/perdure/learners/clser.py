@@ -37,8 +37,9 @@ class CLSER(ConsistentReplay):
         plastic_rate: Share r_P of the steps that update the plastic memory.
         update: When the memories are updated: at "random" steps, as published, or at "regular"
             intervals with the same mean rate.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -70,7 +71,7 @@ class CLSER(ConsistentReplay):
         plastic_decay: float = 0.9999,
         plastic_rate: float = 1.0,
         update: Update = "random",
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

@@ -26,8 +26,9 @@ class DER(Learner):
         buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         alpha: Weight α of the distance between current and stored logits.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -44,6 +45,7 @@ class DER(Learner):
     """
 
     memory: Reservoir
+    default_lr = 0.03
 
     def __init__(
         self,
@@ -53,7 +55,7 @@ class DER(Learner):
         buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
         alpha: float = 0.3,
-        lr: float = 0.03,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

@@ -27,8 +27,9 @@ class DERPP(Learner):
         memory_batch: Number of samples in each of the two replay batches.
         alpha: Weight α of the distance between current and stored logits.
         beta: Weight β of the loss on the stored labels y''.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -45,6 +46,7 @@ class DERPP(Learner):
     """
 
     memory: Reservoir
+    default_lr = 0.03
 
     def __init__(
         self,
@@ -55,7 +57,7 @@ class DERPP(Learner):
         memory_batch: int = 32,
         alpha: float = 0.2,
         beta: float = 0.5,
-        lr: float = 0.03,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

@@ -22,8 +22,9 @@ class ER(Learner):
         buffer_size: Maximum number of stored samples.
         buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -49,7 +50,7 @@ class ER(Learner):
         buffer_size: int | None = None,
         buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

@@ -28,7 +28,7 @@ class ERACE(Learner):
         buffer_size: Maximum number of stored samples.
         buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
+        lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
@@ -45,6 +45,7 @@ class ERACE(Learner):
     """
 
     memory: Reservoir
+    default_lr = 0.03
 
     def __init__(
         self,
@@ -53,7 +54,7 @@ class ERACE(Learner):
         buffer_size: int | None = None,
         buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
-        lr: float = 0.03,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

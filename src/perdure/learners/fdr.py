@@ -29,8 +29,9 @@ class FDR(Learner):
         buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
             the paper's f_old.
         memory_batch: Number of samples replayed per step.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -49,6 +50,7 @@ class FDR(Learner):
 
     needs_boundaries = True
     memory: BalancedTaskBuffer
+    default_lr = 0.03
 
     def __init__(
         self,
@@ -57,7 +59,7 @@ class FDR(Learner):
         buffer_size: int | None = None,
         buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
-        lr: float = 0.03,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

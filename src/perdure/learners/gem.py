@@ -86,8 +86,9 @@ class GEM(ProjectedGradient):
         buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         tasks: Number of tasks of the stream.
         gamma: Margin γ, the lower bound of the dual variables v.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -114,7 +115,7 @@ class GEM(ProjectedGradient):
         buffer_bytes: int | str | None = None,
         tasks: int,
         gamma: float = 0.5,
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

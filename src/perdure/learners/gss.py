@@ -37,8 +37,9 @@ class GSS(Learner):
         memory_batch: Number of samples replayed per step.
         gss_batch: Number n of stored samples that new ones are compared with.
         inner_steps: Number of optimizer steps per batch, each with a new replay batch.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -55,6 +56,7 @@ class GSS(Learner):
 
     replays_with_batch = True
     memory: GradientBuffer
+    default_lr = 0.03
 
     def __init__(
         self,
@@ -65,7 +67,7 @@ class GSS(Learner):
         memory_batch: int = 32,
         gss_batch: int = 32,
         inner_steps: int = 1,
-        lr: float = 0.03,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

@@ -31,8 +31,9 @@ class ICaRL(Learner):
         buffer_size: Maximum number K of exemplars.
         buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         weight_decay: Weight decay of the default optimizer. Ignored if `optimizer` is given.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -59,7 +60,7 @@ class ICaRL(Learner):
         buffer_size: int | None = None,
         buffer_bytes: int | str | None = None,
         weight_decay: float = 1e-5,
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

@@ -49,8 +49,9 @@ class Learner(ABC):
 
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; `default_lr` by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of training batches, both new and
             replayed. Memories store inputs without augmentation.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
@@ -67,12 +68,14 @@ class Learner(ABC):
     """Whether `step` can run inside a CUDA graph."""
     memory: EpisodicMemory | None = None
     """Stored samples, for methods that keep any."""
+    default_lr = 0.1
+    """Learning rate if neither `lr` nor `optimizer` is given."""
 
     def __init__(
         self,
         network: nn.Module,
         *,
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,
@@ -86,10 +89,16 @@ class Learner(ABC):
         if not parameters:
             raise ValueError("the network has no parameters to train; frozen ones do not count")
         if optimizer is None:
+            lr = self.default_lr if lr is None else lr
             if not (isinstance(lr, int | float) and 0 < lr < float("inf")):
                 raise ValueError(f"lr is {lr!r}; expected a number above 0")
             optimizer = torch.optim.SGD(parameters, lr=lr)
         else:
+            if lr is not None:
+                raise ValueError(
+                    f"lr is {lr!r} and optimizer is given; set the learning rate in the optimizer "
+                    "and omit lr"
+                )
             check_optimizer(optimizer, list(network.parameters()))
         self.network = training_mode(network)
         """The working network, which is trained in place."""

@@ -30,8 +30,9 @@ class MER(Learner):
         beta: Rate β of the Reptile update within an inner batch, in (0, 1].
         gamma: Rate γ of the Reptile update across inner batches, in (0, 1].
         inner_steps: Number s of inner batches per batch of the stream.
-        lr: Learning rate of the default optimizer, plain SGD. Ignored if `optimizer` is given.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -59,7 +60,7 @@ class MER(Learner):
         beta: float = 1.0,
         gamma: float = 1.0,
         inner_steps: int = 1,
-        lr: float = 0.1,
+        lr: float | None = None,
         optimizer: Optimizer | None = None,
         augment: Augment | None = None,
         normalise: Normalise | None = None,

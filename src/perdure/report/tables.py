@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from perdure import catalog
 from perdure.config import method_title
@@ -340,7 +341,14 @@ def _sensitivity(collection: Collection) -> Iterator[Table]:
             config = setting.config
             groups.setdefault((config.method, config.buffer_size), []).append(setting)
         for (method, size), settings in groups.items():
-            values = [{**s.config.hyperparameters, "update": s.config.update} for s in settings]
+            values: list[dict[str, Any]] = [
+                {
+                    **s.config.hyperparameters,
+                    "optimizer": s.config.optimizer,
+                    "update": s.config.update,
+                }
+                for s in settings
+            ]
             names = dict.fromkeys(name for found in values for name in found)
             varied = [name for name in names if len({found.get(name) for found in values}) > 1]
             if not varied:

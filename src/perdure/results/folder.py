@@ -176,5 +176,8 @@ class RunFolder:
 
 
 def _file_name(name: str) -> str:
-    """A name that every file system accepts; a user's `module:name` becomes module.name."""
-    return "".join(c if c.isalnum() or c in "-_." else "." for c in name)
+    """A name that every file system accepts; a user's `module:name` becomes module.name.
+
+    Long names are cut off: the hash of the settings tells folders apart.
+    """
+    return "".join(c if c.isalnum() or c in "-_." else "." for c in name)[:100]

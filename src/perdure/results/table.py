@@ -519,13 +519,13 @@ def _preference(setting: Setting) -> tuple[bool, int, int]:
 
 
 def _departure_count(config: RunConfig) -> int:
-    return len(config.departures()) + (config.update != "random")
+    return len(config.unusual("method"))
 
 
 def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
     """Each setting with its method, its buffer size, and what tells it from its variants."""
     for setting in settings:
-        config, usual = setting.config, setting.config.usual()
+        config = setting.config
         label = config.method_title
         if config.buffer:
             label += f" {config.buffer}"
@@ -534,14 +534,9 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
             for other in settings
             if (other.config.method, other.config.buffer) == (config.method, config.buffer)
         ]
-        unusual = config.departures() | {
-            name: value
-            for name, value in config.select("method", "execution").items()
-            if name in usual and value != usual[name]
-        }
         differs = [
             _in_words(name, value)
-            for name, value in unusual.items()
+            for name, value in config.unusual("method", "execution").items()
             if any(other.get(name) != value for other in variants)
         ]
         yield replace(setting, label=f"{label} ({', '.join(differs)})" if differs else label)

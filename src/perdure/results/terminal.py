@@ -56,7 +56,7 @@ def results_table(
         "stream": len(streams) > 1,
         "method": True,
         "buffer": any(s.config.buffer for s in settings),
-        "settings": any(s.config.departures() for s in settings),
+        "settings": any(s.config.unusual("method") for s in settings),
         "seeds": True,
         "network": by_predictor,
         "Class-IL": any(s.spread() for s in settings) or not any(windows),
@@ -80,12 +80,15 @@ def results_table(
             figures = setting.figures(predictor, table) or setting.figures(predictor)
             task_il = setting.task_il_figure(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
-            departures = (f"{k.replace('_', ' ')} {v:g}" for k, v in config.departures().items())
+            unusual = (
+                f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
+                for name, value in config.unusual("method").items()
+            )
             cells = {
                 "stream": escape(config.stream) if previous != config.stream else "",
                 "method": escape(config.method_title),
                 "buffer": config.buffer or "–",
-                "settings": escape("\n".join(departures)),
+                "settings": escape("\n".join(unusual)),
                 "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
                 "network": predictor,
                 "Class-IL": spread_text(setting.spread(predictor)),

@@ -8,6 +8,8 @@ from perdure.streams.augment import Scale as Scale
 from perdure.streams.from_batches import from_batches as from_batches
 from perdure.streams.from_data import from_dataset as from_dataset
 from perdure.streams.from_data import from_tensors as from_tensors
+from perdure.streams.from_images import from_image_folder as from_image_folder
+from perdure.streams.from_table import from_table as from_table
 from perdure.streams.gcil import gcil as gcil
 from perdure.streams.mnist360 import mnist360 as mnist360
 from perdure.streams.permuted import permuted as permuted

@@ -44,7 +44,7 @@ def from_batches(
             dict or tuple of such shapes.
         test: Test inputs and labels for the whole stream.
         tests: Test inputs and labels for each task, instead of `test`.
-        name: Name for results.
+        name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].

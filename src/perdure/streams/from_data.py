@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
 
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams.augment import Scale
+from perdure.streams.holdout import as_ids
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes
 
@@ -40,6 +42,7 @@ def from_tensors(
     groups: Sequence[Sequence[int]] | None = None,
     test: Pair | None = None,
     tests: Sequence[Pair] | None = None,
+    keep_together: Sequence[Hashable] | Array | None = None,
     classes: int | None = None,
     name: str = "own",
     augment: Augment | None = None,
@@ -61,8 +64,10 @@ def from_tensors(
         test: Test inputs and labels for the whole stream. With `groups`, each task is tested on
             the samples of its classes.
         tests: Test inputs and labels for each task, instead of `test`.
+        keep_together: A value for each training sample, such as the patient it comes from. A
+            validation split never separates samples with the same value.
         classes: Number of outputs; by default the highest training label plus one.
-        name: Name for results.
+        name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].
@@ -77,14 +82,24 @@ def from_tensors(
     ([3, 3], 2, 4)
     """
     train = check_samples("training", (inputs, labels), classes=classes)
-    classes = int(train.labels.max()) + 1 if classes is None else classes
+    if classes is None:
+        classes = int(train.labels.max()) + 1
+        _warn_of_gaps(train.labels, classes)
+    n = len(train.labels)
+    ids = torch.arange(n) if keep_together is None else as_ids(keep_together, n)
     shape = shapes(train.inputs)
     rows = _task_rows(train.labels, tasks, groups, classes)
     if rows is None:
-        parts = [Task(name, lambda: train, size=len(train.labels), drop_last=drop_last)]
+        parts = [Task(name, lambda: train, size=n, drop_last=drop_last, ids=ids)]
     else:
         parts = [
-            Task(f"task {t}", partial(train.rows, index), size=len(index), drop_last=drop_last)
+            Task(
+                f"task {t}",
+                partial(train.rows, index),
+                size=len(index),
+                drop_last=drop_last,
+                ids=ids[index.cpu()],
+            )
             for t, index in enumerate(rows, 1)
         ]
     names = [part.name for part in parts]
@@ -105,6 +120,7 @@ def from_tensors(
             *train.tensors(),
             *(rows or ()),
             *(t for x in held_out for t in (*x.samples().tensors(), x.rows) if t is not None),
+            *(() if keep_together is None else (ids,)),
         ),
     )
 
@@ -116,6 +132,7 @@ def from_dataset(
     groups: Sequence[Sequence[int]] | None = None,
     test: MapDataset | None = None,
     tests: Sequence[MapDataset] | None = None,
+    keep_together: Sequence[Hashable] | Array | None = None,
     classes: int | None = None,
     name: str = "own",
     augment: Augment | None = None,
@@ -134,8 +151,10 @@ def from_dataset(
         test: Test data for the whole stream. With `groups`, each task is tested on the samples
             of its classes.
         tests: Test data for each task, instead of `test`.
+        keep_together: A value for each training sample, such as the patient it comes from. A
+            validation split never separates samples with the same value.
         classes: Number of outputs; by default the highest training label plus one.
-        name: Name for results.
+        name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].
@@ -157,12 +176,27 @@ def from_dataset(
         groups=groups,
         test=None if test is None else _collect(test),
         tests=None if tests is None else [_collect(part) for part in tests],
+        keep_together=keep_together,
         classes=classes,
         name=name,
         augment=augment,
         normalise=normalise,
         drop_last=drop_last,
     )
+
+
+def _warn_of_gaps(labels: Tensor, classes: int) -> None:
+    present = set(np.unique(labels.cpu().numpy()).tolist())
+    missing = [label for label in range(classes) if label not in present]
+    if missing:
+        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
+        warnings.warn(
+            f"no training sample has the label {shown}, although the highest label is "
+            f"{classes - 1}; the network needs {classes} outputs. Renumber the labels from 0, or "
+            f"pass classes={classes} if this is intended",
+            UserWarning,
+            stacklevel=3,
+        )
 
 
 def check_samples(

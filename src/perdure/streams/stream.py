@@ -16,6 +16,7 @@ from perdure.data import Dataset
 from perdure.records import Samples, join
 from perdure.state import State
 from perdure.streams.augment import Scale
+from perdure.streams.holdout import hold_out
 
 Augment = Callable[[Any, torch.Generator], Any]
 """Raw inputs and the generator to draw from, to raw inputs of the same shape and dtype."""
@@ -42,6 +43,7 @@ class Task:
         *,
         size: int | None = None,
         drop_last: bool = True,
+        ids: Tensor | None = None,
     ) -> None:
         """Create a task.
 
@@ -51,12 +53,19 @@ class Task:
                 example). They are kept until `release`.
             size: Number of samples, if known; `steps` then does not have to build them.
             drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+            ids: An id for each sample. A validation split never separates samples with the same
+                id, in this or in other tasks. By default every sample has its own.
         """
         self.name = name
         self.drop_last = drop_last
+        self.ids = ids
         self._make = make
         self._size = size
         self._samples: Samples | None = None
+
+    def __repr__(self) -> str:
+        size = "" if self._size is None else f", {self._size:,} samples"
+        return f"{type(self).__name__}({self.name!r}{size})"
 
     def samples(self) -> Samples:
         """All training samples of the task."""
@@ -187,6 +196,87 @@ class Stream:
     """Whether each test covers all classes seen so far, so that tests overlap."""
     checksum: str = ""
     """Identifies data and composition: equal streams have equal checksums. Empty if unknown."""
+    class_names: tuple[str, ...] = ()
+    """What each label stands for, if known."""
+
+    def __repr__(self) -> str:
+        def count(n: int, what: str) -> str:
+            return f"{n:,} {what}{'' if n == 1 else 's'}"
+
+        parts = [
+            count(len(self.tasks), "task"),
+            f"{self.classes} classes",
+            f"inputs {list(self.shape) if isinstance(self.shape, tuple) else self.shape}",
+            count(len(self.tests), "test") if self.tests else "no tests",
+        ]
+        return f"Stream({self.name!r}: {', '.join(parts)})"
+
+    def validation(self, share: float, seed: int = 0) -> Stream:
+        """A stream for choosing hyperparameters: it does not contain the test samples.
+
+        The same share of every class of every task is held out and becomes the tests: one for
+        each task, or a single one if the stream has a single one. Samples with the same id
+        (`keep_together`) are never separated.
+
+        Args:
+            share: Share of the training samples to hold out, between 0 and 1.
+            seed: Seed of the choice.
+
+        Raises:
+            ValueError: If the share is invalid, or the samples of a task cannot be divided, as in
+                a stream from batches.
+
+        >>> task = Task("digits", lambda: Samples(torch.rand(10, 4), torch.arange(10) % 2))
+        >>> stream = Stream("digits", "own", 2, (4,), [task], [], normalise=Scale())
+        >>> split = stream.validation(0.2)
+        >>> len(split.tasks[0].samples().labels), len(split.tests[0].samples().labels)
+        (8, 2)
+        """
+        for task in self.tasks:
+            if isinstance(task, ComposedTask):
+                raise ValueError(
+                    f"the stream {self.name!r} cannot be split for validation: its task "
+                    f"{task.name!r} supplies batches, not a set of samples; build the stream with "
+                    "from_tensors or from_dataset"
+                )
+        labels, ids, used = [], [], 0
+        for task in self.tasks:
+            labels.append(task.samples().labels.cpu())
+            task.release()
+            n = len(labels[-1])
+            ids.append(torch.arange(used, used + n) if task.ids is None else task.ids.cpu())
+            used += n
+        masks = hold_out(ids, labels, share, seed)
+        tasks = [
+            Task(
+                task.name,
+                partial(_rows, task, ~mask),
+                size=int((~mask).sum()),
+                drop_last=task.drop_last,
+                ids=one[~mask],
+            )
+            for task, one, mask in zip(self.tasks, ids, masks, strict=True)
+        ]
+        parts = [partial(_rows, task, mask) for task, mask in zip(self.tasks, masks, strict=True)]
+        if len(self.tests) == 1:
+            single = cache(lambda: join(*(part() for part in parts)))
+            tests = [Test(self.tests[0].name, single, classes=self.tests[0].classes)]
+        else:
+            own = [test.classes for test in self.tests]
+            known = own if len(own) == len(tasks) and not self.cumulative else [None] * len(tasks)
+            tests = [
+                Test(task.name, cache(part), classes=classes, since=number)
+                for number, (task, part, classes) in enumerate(
+                    zip(tasks, parts, known, strict=True)
+                )
+            ]
+        return replace(
+            self,
+            tasks=tasks,
+            tests=tests,
+            cumulative=False,
+            checksum=self.checksum and checksum_of(self.checksum, "validation", share, seed),
+        )
 
     def joined(self, batch: int, order: torch.Generator) -> Stream:
         """A stream with all samples in one task: the upper bound JOINT.
@@ -217,6 +307,13 @@ class Stream:
             tests=tuple(replace(test, since=0) for test in self.tests),
             checksum=self.checksum and checksum_of(self.checksum, "joint"),
         )
+
+
+def _rows(task: Task, mask: Tensor) -> Samples:
+    """The samples of a task that a mask selects."""
+    samples = task.samples()
+    task.release()
+    return samples.rows(mask.nonzero().squeeze(1).to(samples.labels.device))
 
 
 def transformed(

@@ -306,13 +306,7 @@ def fit(
     if max_steps is not None and max_steps < 1:
         raise ValueError(f"max_steps is {max_steps}; expected 1 or more")
     if isinstance(data, Stream):
-        if data.tests:  # reading a sample of a task could consume the stream
-            first = select(data.tests[0].samples().inputs, slice(0, 1))
-            classes = learner.predict_proba(first).shape[1]
-            if classes < data.classes and not learner.grows:
-                raise ValueError(
-                    f"the network has {classes} outputs; {data.name} has {data.classes} classes"
-                )
+        check_network(learner, data)
         batch = DEFAULT_BATCH if batch is None else batch
         run = Run(learner, data, batch, epochs, seed, prequential)
     elif batch is not None:
@@ -332,6 +326,35 @@ def fit(
         max_steps=max_steps,
         initial_evaluation=initial_evaluation,
     )[0]
+
+
+def check_network(learner: Learner, stream: Stream, sample: Inputs | None = None) -> None:
+    """Raise ValueError unless the network accepts the stream's inputs and has enough outputs.
+
+    Args:
+        learner: The learner with the network.
+        stream: The stream to learn from.
+        sample: Inputs to try; by default one of a test. Without tests nothing is checked, because
+            reading a sample of a task could consume the stream.
+    """
+    if sample is None:
+        if not stream.tests:
+            return
+        sample = select(stream.tests[0].samples().inputs, slice(0, 1))
+    try:
+        outputs = learner.predict_proba(sample).shape[1]
+    except ValueError:
+        raise
+    except Exception as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise ValueError(
+            f"the network does not accept inputs of shape {stream.shape}: "
+            f"{type(error).__name__}: {reason}"
+        ) from error
+    if outputs < stream.classes and not learner.grows:
+        raise ValueError(
+            f"the network has {outputs} outputs; {stream.name} has {stream.classes} classes"
+        )
 
 
 class _Batches:

@@ -50,6 +50,15 @@ class Record:
         self.prequential: PrequentialAccuracy | None = None
         """Accuracy of the predictions made before learning, if they were made."""
 
+    def __repr__(self) -> str:
+        parts = [f"{self.steps:,} steps" if self.steps else "unfinished"]
+        if not self.stream.tests:
+            parts.append("no tests")
+        elif self.moments and self.moments[-1] >= 0:
+            parts.append(f"after {self.moments[-1] + 1} of {len(self.stream.tasks)} tasks")
+            parts += [f"{name} {self._mean(rows):.1f} %" for name, rows in self.class_il.items()]
+        return f"Record({self.stream.name!r}: {', '.join(parts)})"
+
     def add(self, predictor: str, moment: int, tests: Sequence[int], found: Accuracies) -> None:
         """Record the accuracies of a predictor.
 

@@ -1,0 +1,190 @@
+"""Streams from a folder of images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from perdure.records import Samples
+from perdure.streams.holdout import as_ids
+from perdure.streams.layout import TEST_SHARE, Layout, Split, build_stream
+from perdure.streams.stream import Augment, Normaliser, Stream
+
+
+class _Image(NamedTuple):
+    """A file, with the folders that name its task and its class."""
+
+    path: Path
+    task: str
+    label: str
+
+
+def from_image_folder(
+    folder: str | Path,
+    *,
+    size: int | tuple[int, int] = 64,
+    grayscale: bool = False,
+    tasks: int | Sequence[Sequence[str]] | Literal["folders"] | None = None,
+    test_share: float | None = None,
+    keep_together: Callable[[Path], Hashable] | None = None,
+    name: str | None = None,
+    augment: Augment | None = None,
+    normalise: Normaliser | None = None,
+    drop_last: bool = False,
+) -> Stream:
+    """Create a stream from images in one folder per class, which are read once into memory.
+
+    The folder contains `CLASS/…` or `train/CLASS/…`, with any depth below a class. Labels number
+    the classes in alphabetical order (`Stream.class_names`). Tests are the images in
+    `test/CLASS/…`; without such a folder a share of every class of every task is held out, always
+    the same. Images are turned upright according to their EXIF data, converted to RGB, scaled to
+    cover `size`, cropped at the centre and stored as uint8 [3, height, width]. Hidden files and
+    files without the suffix of an image are ignored.
+
+    Args:
+        folder: The folder.
+        size: Height and width of the inputs in pixels, or one number for both.
+        grayscale: Whether to convert to grayscale, uint8 [1, height, width], instead of RGB.
+        tasks: Number of tasks, which divide the classes in alphabetical order; or the classes of
+            each task; or "folders" if each task has a folder that contains those of its classes,
+            `TASK/CLASS/…`. By default the stream is a single task.
+        test_share: Share of the images to hold out as tests, 0.2 by default; 0 for no tests.
+            Omit it if there is a folder `test`.
+        keep_together: Called with the path of each training image. Images for which it returns
+            the same value, such as frames of one video, are never separated by a split.
+        name: Name in tables and reports; the folder's by default.
+        augment: Augmentation of raw training inputs, such as `CropFlip`.
+        normalise: Turns raw inputs into the float tensor that the network expects; by default
+            bytes are scaled to [0, 1].
+        drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+
+    Raises:
+        ValueError: If the folder does not have this structure, or an image cannot be read.
+
+    >>> import tempfile
+    >>> from PIL import Image
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> for label in ("cat", "dog"):
+    ...     (Path(folder.name) / label).mkdir()
+    ...     for i in range(5):
+    ...         Image.new("L", (20, 30), i).save(Path(folder.name) / label / f"{i}.png")
+    >>> stream = from_image_folder(folder.name, size=8, tasks=2, name="pets")
+    >>> stream, stream.class_names
+    (Stream('pets': 2 tasks, 2 classes, inputs [3, 8, 8], 2 tests), ('cat', 'dog'))
+    >>> folder.cleanup()
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise ValueError(f"{root} is not a folder")
+    height, width = (size, size) if isinstance(size, int) else size
+    if min(height, width) < 1:
+        raise ValueError(f"size is {size}; expected 1 or more pixels")
+    by_folder = tasks == "folders"
+    divided = (root / "train").is_dir()
+    train = _find(root / "train" if divided else root, by_folder)
+    names = sorted({image.label for image in train})
+    labels = _labels(train, names)
+    if by_folder:
+        layout = Layout.by_value([image.task for image in train])
+    else:
+        layout = Layout.by_classes(tasks, names)
+    n = len(train)
+    keys = range(n) if keep_together is None else [keep_together(image.path) for image in train]
+    ids = as_ids(keys, n)
+    further: dict[str, Any] = {}
+    if divided and (root / "test").is_dir():
+        if test_share is not None:
+            raise ValueError(f"{root} has a folder test; omit test_share")
+        found = _find(root / "test", by_folder)
+        if unknown := sorted({image.label for image in found} - set(names)):
+            raise ValueError(f"{root / 'test'} has the class {unknown[0]!r}, which train has not")
+        test = Samples(_read(found, (width, height), grayscale), _labels(found, names))
+        split = Split(torch.arange(n))
+        if by_folder:
+            further["tests"] = [
+                test.rows(torch.tensor([i for i, image in enumerate(found) if image.task == task]))
+                for task in layout.names
+            ]
+        else:
+            further["test"] = test
+    else:
+        split = Split.of(layout, labels, ids, TEST_SHARE if test_share is None else test_share)
+    return build_stream(
+        Samples(_read(train, (width, height), grayscale), labels),
+        layout,
+        split,
+        ids,
+        names,
+        name=name or root.resolve().name,
+        augment=augment,
+        normalise=normalise,
+        drop_last=drop_last,
+        **further,
+    )
+
+
+def _find(root: Path, by_folder: bool) -> list[_Image]:
+    """The images below a folder, in the order of their paths."""
+    from PIL import Image
+
+    suffixes = {
+        suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN
+    }
+    where = "TASK/CLASS/IMAGE" if by_folder else "CLASS/IMAGE"
+    found = []
+    for path in sorted(root.rglob("*")):
+        parts = path.relative_to(root).parts
+        if any(part.startswith(".") for part in parts) or not path.is_file():
+            continue
+        if path.suffix.lower() in suffixes:
+            if len(parts) < (3 if by_folder else 2):
+                raise ValueError(f"{path} is not in the folder of a class; expected {where}")
+            task, label = parts[:2] if by_folder else ("", parts[0])
+            found.append(_Image(path, task, label))
+    if not found:
+        raise ValueError(f"{root} contains no images; expected {where}")
+    return found
+
+
+def _labels(images: Sequence[_Image], names: Sequence[str]) -> Tensor:
+    numbers = {name: number for number, name in enumerate(names)}
+    return torch.tensor([numbers[image.label] for image in images])
+
+
+def _read(images: Sequence[_Image], size: tuple[int, int], grayscale: bool) -> Tensor:
+    """The images as uint8 [n, channels, height, width]; size is (width, height)."""
+    width, height = size
+    inputs = torch.empty(len(images), 1 if grayscale else 3, height, width, dtype=torch.uint8)
+
+    def read(number: int) -> None:
+        inputs[number] = _decode(images[number].path, size, "L" if grayscale else "RGB")
+
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(read, range(len(images))):
+            pass
+    return inputs
+
+
+def _decode(path: Path, size: tuple[int, int], mode: str) -> Tensor:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file)
+            if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
+                image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+            if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
+                image = image.convert("RGBA")
+            if image.mode == "RGBA":  # on white, as viewers show it
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            pixels = np.asarray(ImageOps.fit(image.convert(mode), size, Image.Resampling.BICUBIC))
+    except Exception as error:  # of any of Pillow's decoders
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be read as an image: {reason}; remove it") from error
+    return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1)

@@ -1,0 +1,164 @@
+"""How labelled samples with named classes are divided into tasks, training and test samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from perdure.records import Samples
+from perdure.streams.from_data import from_tensors
+from perdure.streams.holdout import hold_out
+from perdure.streams.stream import Stream, rows_of
+
+TEST_SHARE = 0.2
+"""Share of the samples that are held out as tests unless the user says otherwise."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Tasks, by classes or by samples; neither for a stream that is a single task.
+
+    Attributes:
+        names: Names of the tasks.
+        groups: Labels of each task.
+        rows: Samples of each task.
+    """
+
+    names: Sequence[str] = ()
+    groups: Sequence[Sequence[int]] | None = None
+    rows: Sequence[Tensor] | None = None
+
+    @classmethod
+    def by_classes(
+        cls, tasks: int | Sequence[Sequence[Any]] | None, classes: Sequence[str]
+    ) -> Layout:
+        """Tasks with the classes that the user lists, or that many tasks of successive classes.
+
+        Raises:
+            ValueError: If there are too few classes, or one is unknown.
+
+        >>> Layout.by_classes(2, ["ant", "bee", "cat"]).groups
+        [[0, 1], [2]]
+        """
+        if tasks is None:
+            return cls()
+        if isinstance(tasks, int):
+            if not 1 <= tasks <= len(classes):
+                raise ValueError(f"tasks is {tasks}; expected 1 to {len(classes)}, the classes")
+            groups = [part.tolist() for part in torch.arange(len(classes)).tensor_split(tasks)]
+        else:
+            groups = []
+            for task in tasks:
+                for name in task:
+                    if str(name) not in classes:
+                        shown = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
+                        raise ValueError(f"tasks has the class {name!r}; the data has {shown}")
+                groups.append([classes.index(str(name)) for name in task])
+        return cls([_listed([classes[label] for label in group]) for group in groups], groups)
+
+    @classmethod
+    def by_value(cls, values: Sequence[str]) -> Layout:
+        """A task for each value, in the order in which they first appear.
+
+        >>> Layout.by_value(["may", "may", "june"]).rows
+        [tensor([0, 1]), tensor([2])]
+        """
+        found: dict[str, list[int]] = {}
+        for row, value in enumerate(values):
+            found.setdefault(value, []).append(row)
+        return cls(list(found), rows=[torch.tensor(rows) for rows in found.values()])
+
+    @classmethod
+    def in_chunks(cls, chunks: int, n: int) -> Layout:
+        """That many tasks of successive samples."""
+        if not 1 <= chunks <= n:
+            raise ValueError(f"chunks is {chunks}; expected 1 to {n}, the training samples")
+        parts = torch.arange(n).tensor_split(chunks)
+        return cls([f"part {number}" for number in range(1, chunks + 1)], rows=list(parts))
+
+    def parts(self, labels: Tensor) -> list[Tensor]:
+        """The samples of each task."""
+        if self.groups is not None:
+            return [rows_of(labels, group) for group in self.groups]
+        return [torch.arange(len(labels))] if self.rows is None else list(self.rows)
+
+
+@dataclass(frozen=True)
+class Split:
+    """Which samples are trained on and which are tests, by task."""
+
+    train: Tensor
+    tests: Sequence[Tensor] = ()
+
+    @classmethod
+    def of(cls, layout: Layout, labels: Tensor, ids: Tensor, share: float) -> Split:
+        """Hold out a share of every class of every task; none if the share is 0."""
+        if not share:
+            return cls(torch.arange(len(labels)))
+        parts = layout.parts(labels)
+        masks = hold_out([ids[part] for part in parts], [labels[part] for part in parts], share)
+        tests = [part[mask] for part, mask in zip(parts, masks, strict=True)]
+        kept = torch.ones(len(labels), dtype=torch.bool)
+        kept[torch.cat(tests)] = False
+        return cls(kept.nonzero().squeeze(1), tests)
+
+
+def build_stream(
+    samples: Samples,
+    layout: Layout,
+    split: Split,
+    ids: Tensor,
+    class_names: Sequence[str],
+    *,
+    test: Samples | None = None,
+    tests: Sequence[Samples] | None = None,
+    **options: Any,
+) -> Stream:
+    """A stream from samples that are divided into tasks, training and tests.
+
+    Args:
+        samples: All samples.
+        layout: Their tasks.
+        split: Which of them are trained on; the others are tests.
+        ids: Samples with the same id are never separated.
+        class_names: Names of the labels.
+        test: Further samples as tests.
+        tests: Further samples as tests, for each task.
+        **options: Arguments of `from_tensors`.
+    """
+    rows = layout.rows
+    if split.tests:
+        if rows is None:
+            test = samples.rows(torch.cat(list(split.tests)))
+        else:
+            tests = [samples.rows(part) for part in split.tests]
+    if rows is not None:
+        place = torch.full((len(samples.labels),), -1)
+        place[split.train] = torch.arange(len(split.train))
+        rows = [place[index][place[index] >= 0] for index in rows]
+    train = samples if len(split.train) == len(samples.labels) else samples.rows(split.train)
+    stream = from_tensors(
+        train.inputs,
+        train.labels,
+        tasks=rows,
+        groups=layout.groups,
+        test=test,
+        tests=tests,
+        keep_together=ids[split.train],
+        classes=len(class_names),
+        **options,
+    )
+    for task, name in zip(stream.tasks, layout.names, strict=False):
+        task.name = name
+    held_out = list(stream.tests)
+    if len(held_out) == len(layout.names):
+        held_out = [replace(t, name=n) for t, n in zip(held_out, layout.names, strict=True)]
+    return replace(stream, tests=held_out, class_names=tuple(class_names))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) if len(names) <= 3 else f"{names[0]} to {names[-1]}"

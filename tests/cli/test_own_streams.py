@@ -1,0 +1,196 @@
+"""`perdure run` on a user's own streams: several methods, optimizers, validation, files."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from .conftest import Call
+
+MODULE = """
+import torch
+from perdure import SGD, from_batches, from_tensors
+
+INPUTS = torch.rand(240, 6, generator=torch.Generator().manual_seed(0))
+LABELS = torch.arange(240) % 4
+
+def stream():
+    return from_tensors(
+        INPUTS, LABELS, groups=[(0, 1), (2, 3)], test=(INPUTS, LABELS), name="quarters"
+    )
+
+def gaps():
+    return from_tensors(INPUTS, 3 * (LABELS % 2), test=(INPUTS[:4], 3 * (LABELS[:4] % 2)))
+
+def batches():
+    return from_batches([(INPUTS, LABELS)], classes=4, shape=(6,))
+
+def optimizer(parameters, lr=0.05, *, inertia=0.1):
+    return torch.optim.SGD(parameters, lr=lr, momentum=inertia)
+
+def no_optimizer(parameters):
+    return 3
+
+class Own(SGD):
+    def __init__(self, network, *, lr: float = 0.2, optimizer=None, **options):
+        super().__init__(network, lr=lr, optimizer=optimizer, **options)
+"""
+RUN = ["run", "own_streams:stream", "--batch", "20", "--workers", "1"]
+
+
+@pytest.fixture(autouse=True)
+def module(here: Path) -> Iterator[None]:
+    (here / "own_streams.py").write_text(MODULE)
+    yield
+    sys.modules.pop("own_streams", None)
+
+
+def configs(here: Path) -> dict[str, dict[str, object]]:
+    found = {}
+    for path in sorted(here.glob("runs/*/*/seed-0/config.json")):
+        content = json.loads(path.read_text())
+        found[content["method"]] = content
+    return found
+
+
+def test_several_methods_are_compared_in_one_table(call: Call, here: Path) -> None:
+    words = [*RUN, "--method", "sgd,er,clser", "--seeds", "0:2", "--stable-window", "0.1", "--json"]
+    ended = call(*words)
+    assert ended.status == 0, ended.err
+    table, *lines = ended.out.rpartition("┘")[0], *ended.out.rpartition("┘")[2].split("\n")[1:-1]
+    for title in ("SGD", "ER", "CLS-ER"):
+        assert table.count(f"│ {title} ") == 1
+    assert table.count("±") == 6  # Class-IL and Task-IL
+    assert [json.loads(line)["method"] for line in lines] == ["sgd", "er", "clser"]
+    assert configs(here)["clser"]["hyperparameters"]["stable_window"] == 0.1  # type: ignore[index]
+    again = call(*words)
+    assert "6 of 6 runs are complete already" in again.err
+    assert again.out == ended.out
+
+
+def test_methods_are_resumed_together(call: Call, here: Path) -> None:
+    words = [*RUN, "--method", "er,sgd", "--quiet"]
+    assert call(*words).status == 0
+    for folder in here.glob("runs/*/*/seed-0"):
+        (folder / "result.json").unlink()
+    assert call(*words, "--resume").status == 0
+    assert len([*here.glob("runs/*/*/seed-0/result.json")]) == 2
+
+
+def test_the_result_of_a_method_does_not_depend_on_the_others(call: Call, here: Path) -> None:
+    assert call(*RUN, "--method", "er", "--out", "alone").status == 0
+    assert call(*RUN, "--method", "sgd,er", "--out", "both").status == 0
+    (alone,) = here.glob("alone/*/er-*/seed-0/result.json")
+    (both,) = here.glob("both/*/er-*/seed-0/result.json")
+    assert alone.read_bytes() == both.read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (["--optimizer", "adam"], {"lr": 1e-3}),
+        (["--optimizer", "adamw", "--lr", "0.01", "--weight-decay", "0.1"], {"weight_decay": 0.1}),
+        (["--momentum", "0.9"], {"momentum": 0.9}),
+        (["--optimizer", "own_streams:optimizer", "--set", "inertia=0.5"], {"inertia": 0.5}),
+    ],
+)
+def test_optimizers(flags: list[str], expected: dict[str, float], call: Call, here: Path) -> None:
+    ended = call(*RUN, "--method", "er", "--quiet", "--json", *flags)
+    assert (ended.status, ended.err) == (0, "")
+    found = configs(here)["er"]
+    assert found["hyperparameters"].items() >= expected.items()  # type: ignore[attr-defined]
+    assert found["optimizer"] == (flags[1] if flags[0] == "--optimizer" else "sgd")
+    plain = call(*RUN, "--method", "er", "--quiet", "--json")
+    assert json.loads(plain.out)["hash"] != json.loads(ended.out)["hash"]
+    assert json.loads(plain.out)["predictors"] != json.loads(ended.out)["predictors"]
+
+
+def test_optimizers_of_methods_with_settings_of_the_same_name(call: Call) -> None:
+    for flags in (["--method", "icarl", "--optimizer", "adam", "--weight-decay", "0.1"],
+                  ["--method", "icarl", "--momentum", "0.5"],
+                  ["--method", "own_streams:Own", "--optimizer", "adam"]):  # fmt: skip
+        assert call(*RUN, "--quiet", *flags).status == 0
+
+
+def test_the_table_names_the_optimizer(call: Call) -> None:
+    ended = call(*RUN, "--method", "er", "--optimizer", "adam", "--weight-decay", "0.1")
+    assert "optimizer adam" in ended.out
+    assert "weight decay 0.1" in ended.out
+    assert "adam uses 0.001" in ended.err
+
+
+def test_validation_replaces_the_tests(call: Call, here: Path) -> None:
+    ended = call(*RUN, "--method", "er", "--validation", "0.25")
+    assert ended.status == 0
+    assert "validation on 0.25" in ended.out
+    assert configs(here)["er"]["validation"] == 0.25
+
+
+def test_labels_with_gaps_are_noted_once(call: Call) -> None:
+    ended = call("run", "own_streams:gaps", "--method", "sgd,er", "--workers", "1")
+    assert ended.status == 0
+    assert ended.err.count("has the label 1, 2,") == 1
+
+
+def test_images_and_tables_need_no_module(call: Call, here: Path) -> None:
+    for label in ("cat", "dog"):
+        for i in range(10):
+            path = here / "pets" / label / f"{i}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.new("RGB", (9, 7), (i, 0, 0)).save(path)
+    words = ["--method", "er", "--network", "cnn", "--batch", "4"]
+    ended = call("run", "images:pets,size=8,tasks=2", *words)
+    assert ended.status == 0, ended.err
+    rows = "".join(f"{i},{'ab'[i % 2]}\n" for i in range(40))
+    (here / "rows.csv").write_text(f"x,kind\n{rows}")
+    ended = call(
+        "run", "table:rows.csv,target=kind,chunks=2", "--method", "er", "--optimizer", "adam"
+    )
+    assert ended.status == 0, ended.err
+
+
+BAD = {
+    "--method er,none": "unknown method 'none'",
+    "--method er,": "--method is 'er,'",
+    "--method er,sgd --stable-window 0.1": "er has no hyperparameter 'stable_window'",
+    "--optimizer rmsprop": "unknown optimizer 'rmsprop'; choose from sgd, adam, adamw",
+    "--optimizer own_streams:no_optimizer": "returned a int, not a torch optimizer",
+    "--optimizer own_streams:LABELS": "is not a function or class",
+    "--optimizer adam --momentum 0.9": "clser with adam has no hyperparameter 'momentum'",
+    "--optimizer adam --beta1 2": "optimizer adam: ValueError: Invalid beta parameter",
+    "--network cnn": "cnn is for images",
+}
+
+
+@pytest.mark.parametrize("words", BAD)
+def test_bad_input_is_one_sentence(words: str, call: Call) -> None:
+    ended = call(*RUN, *words.split())
+    assert (ended.status, ended.out) == (2, "")
+    assert ended.err.startswith("perdure: ")
+    assert ended.err.count("\n") == 1
+    assert BAD[words] in ended.err
+
+
+def test_files_that_cannot_be_read_are_one_sentence(call: Call, here: Path) -> None:
+    (here / "rows.csv").write_text("x,kind\n1,a\n")
+    for stream, expected in {
+        "images:nowhere": "nowhere is not a folder",
+        "table:rows.csv": "target is missing",
+        "table:none.csv,target=kind": "none.csv is not a file",
+        "table:rows.csv,target=sort": "no column 'sort'",
+    }.items():
+        ended = call("run", stream)
+        assert (ended.status, ended.out) == (2, "")
+        assert expected in ended.err
+        assert ended.err.count("\n") == 1
+
+
+def test_batches_cannot_be_split(call: Call) -> None:
+    ended = call("run", "own_streams:batches", "--validation", "0.2")
+    assert (ended.status, ended.out) == (2, "")
+    assert "cannot be split" in ended.err

@@ -1,0 +1,130 @@
+"""Streams from folders of images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from perdure.streams import from_image_folder
+from perdure.streams.from_files import stream_from_files
+
+
+def write(
+    path: Path, color: tuple[int, int, int] = (255, 0, 0), size: tuple[int, int] = (9, 6)
+) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", size, color).save(path)
+
+
+def fill(root: Path, *folders: str, count: int = 5) -> Path:
+    for place, folder in enumerate(folders):
+        for i in range(count):
+            write(root / folder / f"{i}.png", (place, i, 0))
+    return root
+
+
+def test_classes_are_folders_and_a_share_is_held_out(tmp_path: Path) -> None:
+    stream = from_image_folder(fill(tmp_path / "pets", "dog", "cat", "eel"), size=4, tasks=2)
+    assert (stream.name, stream.shape, stream.classes) == ("pets", (3, 4, 4), 3)
+    assert stream.class_names == ("cat", "dog", "eel")
+    assert [task.name for task in stream.tasks] == ["cat, dog", "eel"]
+    assert [test.name for test in stream.tests] == ["cat, dog", "eel"]
+    assert [task.samples().labels.tolist() for task in stream.tasks] == [[0] * 4 + [1] * 4, [2] * 4]
+    assert stream.tasks[0].samples().inputs.dtype == torch.uint8
+    again = from_image_folder(tmp_path / "pets", size=4, tasks=2)
+    assert again.checksum == stream.checksum
+
+
+def test_a_test_folder_is_used(tmp_path: Path) -> None:
+    fill(tmp_path, "train/a", "train/b")
+    fill(tmp_path, "test/a", "test/b", count=2)
+    stream = from_image_folder(tmp_path, size=2, tasks=[["b"], ["a"]])
+    assert [len(task.samples().labels) for task in stream.tasks] == [5, 5]
+    assert [test.classes for test in stream.tests] == [(1,), (0,)]
+    with pytest.raises(ValueError, match="omit test_share"):
+        from_image_folder(tmp_path, test_share=0.1)
+    write(tmp_path / "test" / "c" / "0.png")
+    with pytest.raises(ValueError, match="class 'c'"):
+        from_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("prefix", ["", "train/"])
+def test_tasks_are_folders(tmp_path: Path, prefix: str) -> None:
+    fill(tmp_path, *(f"{prefix}{place}" for place in ("day/cat", "day/dog", "night/cat")))
+    if prefix:
+        fill(tmp_path, "test/day/cat", "test/night/cat", count=1)
+    stream = from_image_folder(tmp_path, size=2, tasks="folders")
+    assert [task.name for task in stream.tasks] == [test.name for test in stream.tests]
+    assert [task.name for task in stream.tasks] == ["day", "night"]
+    assert set(stream.tasks[1].samples().labels.tolist()) == {0}
+
+
+def test_images_are_upright_rgb_of_one_size(tmp_path: Path) -> None:
+    # Left half black, right half white; orientation 6 means "turn by 90 degrees clockwise".
+    pixels = np.zeros((8, 16), np.uint8)
+    pixels[:, 8:] = 255
+    image, exif = Image.fromarray(pixels), Image.Exif()
+    exif[0x0112] = 6
+    (tmp_path / "a").mkdir()
+    image.save(tmp_path / "a" / "0.png", exif=exif)
+    deep = Image.fromarray(np.full((8, 8), 40_000, np.uint16))
+    deep.save(tmp_path / "a" / "1.png")
+    Image.new("RGBA", (8, 8), (0, 0, 0, 0)).save(tmp_path / "a" / "2.png")
+    (tmp_path / "a" / "notes.txt").write_text("not an image")
+    (tmp_path / "a" / ".hidden.png").write_text("not an image")
+    write(tmp_path / "b" / "deeper" / "0.JPG")
+    stream = from_image_folder(tmp_path, size=(8, 4), test_share=0)
+    inputs = stream.tasks[0].samples().inputs
+    assert inputs.shape == (4, 3, 8, 4)
+    upright = inputs[0].float()
+    assert upright[:, 0].max() < 60 < 200 < upright[:, -1].min()  # dark above, bright below
+    assert set(inputs[1].flatten().tolist()) == {40_000 >> 8}
+    assert set(inputs[2].flatten().tolist()) == {255}  # transparent is white
+    assert from_image_folder(tmp_path, size=4, grayscale=True, test_share=0).shape == (1, 4, 4)
+
+
+def test_frames_of_one_video_stay_together(tmp_path: Path) -> None:
+    fill(tmp_path, "a", "b", count=12)
+    stream = from_image_folder(
+        tmp_path, size=2, test_share=0.3, keep_together=lambda path: int(path.stem) // 3
+    )
+    videos = {int(image[1, 0, 0]) // 3 for image in stream.tests[0].samples().inputs}
+    trained = {int(image[1, 0, 0]) // 3 for image in stream.tasks[0].samples().inputs}
+    assert videos
+    assert not videos & trained
+    held = stream.validation(0.3).tests[0].samples().inputs
+    assert {int(image[1, 0, 0]) // 3 for image in held} <= trained
+
+
+def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="is not a folder"):
+        from_image_folder(tmp_path / "none")
+    with pytest.raises(ValueError, match="contains no images"):
+        from_image_folder(tmp_path)
+    write(tmp_path / "0.png")
+    with pytest.raises(ValueError, match=r"0\.png is not in the folder of a class"):
+        from_image_folder(tmp_path)
+    (tmp_path / "0.png").unlink()
+    fill(tmp_path, "a", "b")
+    with pytest.raises(ValueError, match="expected 1 to 2"):
+        from_image_folder(tmp_path, tasks=3)
+    with pytest.raises(ValueError, match="class 'c'; the data has a, b"):
+        from_image_folder(tmp_path, tasks=[["a"], ["c"]])
+    with pytest.raises(ValueError, match="size is 0"):
+        from_image_folder(tmp_path, size=0)
+    whole = (tmp_path / "a" / "0.png").read_bytes()
+    (tmp_path / "b" / "broken.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ValueError, match=r"broken\.png cannot be read as an image"):
+        from_image_folder(tmp_path)
+
+
+def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
+    fill(tmp_path / "pets", "cat", "dog")
+    stream = stream_from_files("images", f"{tmp_path / 'pets'},size=2,tasks=2,grayscale=true")
+    assert (stream.shape, len(stream.tasks)) == ((1, 2, 2), 2)
+    with pytest.raises(ValueError, match="'colour=red'; expected NAME=VALUE"):
+        stream_from_files("images", f"{tmp_path / 'pets'},colour=red")

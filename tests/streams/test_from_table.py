@@ -1,0 +1,163 @@
+"""Streams from tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from perdure.streams import from_table
+from perdure.streams.from_files import stream_from_files
+
+N = 40
+RIDES: dict[str, list[Any]] = {
+    "km": [float(i) for i in range(N)],
+    "city": ["Oslo", "Rome", "Oslo", "Bonn"] * (N // 4),
+    "month": ["may"] * (N // 2) + ["april"] * (N // 2),
+    "rider": [i // 2 for i in range(N)],
+    "kind": ["car", "bike"] * (N // 2),
+}
+
+
+def as_csv(columns: dict[str, list[Any]], separator: str = ",") -> str:
+    lines = [
+        separator.join(columns),
+        *(separator.join(map(str, r)) for r in zip(*columns.values(), strict=True)),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def test_numbers_are_standardised_with_what_the_first_task_knows() -> None:
+    stream = from_table(RIDES, "kind", features=["km"], tasks="month")
+    assert [task.name for task in stream.tasks] == ["may", "april"]
+    assert stream.class_names == ("bike", "car")
+    first, second = (task.samples().inputs for task in stream.tasks)
+    assert first.mean().abs() < 1e-6
+    assert (first.std(correction=0) - 1).abs() < 1e-6
+    assert second.min() > first.max()  # a later task does not take part
+    km = torch.tensor(RIDES["km"])
+    raw = from_table(RIDES, "kind", features=["km"], tasks="month", standardise="no")
+    trained = raw.tasks[0].samples().inputs.squeeze(1)
+    everything = torch.cat([trained, raw.tests[0].samples().inputs.squeeze(1)])
+    assert torch.equal(everything.sort().values, km[: N // 2])
+    expected = (trained - trained.mean()) / trained.std(correction=0)
+    assert torch.allclose(first.squeeze(1), expected, atol=1e-6)
+
+
+def test_text_becomes_categories() -> None:
+    stream = from_table(RIDES, "kind", features=["city", "km"], test_share=0)
+    inputs = stream.tasks[0].samples().inputs
+    assert inputs.shape == (N, 4)  # numbers first
+    assert torch.equal(inputs[:, 1:].argmax(1), torch.tensor([1, 2, 1, 0] * (N // 4)))
+    coded = from_table(RIDES, "kind", features=["rider"], categorical=["rider"], test_share=0)
+    assert coded.shape == (20,)
+    with pytest.raises(ValueError, match="20 categories"):
+        from_table(RIDES, "kind", categorical=["rider"], max_categories=10, test_share=0)
+
+
+def test_tasks_by_classes_and_by_rows() -> None:
+    by_class = from_table(RIDES, "kind", tasks=[["car"], ["bike"]])
+    assert [set(task.samples().labels.tolist()) for task in by_class.tasks] == [{1}, {0}]
+    assert [test.classes for test in by_class.tests] == [(1,), (0,)]
+    chunked = from_table(RIDES, "kind", features=["km"], chunks=4, standardise="no")
+    for number, (task, test) in enumerate(zip(chunked.tasks, chunked.tests, strict=True)):
+        rows = torch.cat([task.samples().inputs, test.samples().inputs]).squeeze(1)
+        assert rows.sort().values.tolist() == RIDES["km"][number * 10 : number * 10 + 10]
+    with pytest.raises(ValueError, match="either tasks or chunks"):
+        from_table(RIDES, "kind", tasks=2, chunks=2)
+
+
+def test_rows_that_belong_together_stay_together() -> None:
+    stream = from_table(RIDES, "kind", features=["km"], keep_together="rider", standardise="no")
+    for split in (stream, stream.validation(0.2)):
+        held = {int(km) // 2 for km in split.tests[0].samples().inputs}
+        trained = {int(km) // 2 for km in split.tasks[0].samples().inputs}
+        assert held
+        assert not held & trained
+
+
+def test_missing_values_are_refused_or_imputed() -> None:
+    gaps = {**RIDES, "km": [None, *RIDES["km"][1:]], "city": ["", *RIDES["city"][1:]]}
+    with pytest.raises(ValueError, match=r"'km' has a missing value \(the first in row 1\)"):
+        from_table(gaps, "kind")
+    stream = from_table(gaps, "kind", features=["km", "city"], missing="impute", test_share=0)
+    inputs = stream.tasks[0].samples().inputs
+    assert inputs.shape == (N, 5)  # km, whether it is missing, three cities
+    assert inputs[0].tolist() == [0, 1, 0, 0, 0]
+    assert inputs[1:, 1].sum() == 0
+    with pytest.raises(ValueError, match="'kind' has no value in row 1"):
+        from_table({**RIDES, "kind": [None, *RIDES["kind"][1:]]}, "kind")
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_csv_file_is_the_same_table(tmp_path: Path, separator: str) -> None:
+    (tmp_path / "rides.csv").write_text(as_csv(RIDES, separator), encoding="utf-8-sig")
+    stream = from_table(tmp_path / "rides.csv", "kind", tasks="month")
+    assert stream.name == "rides"
+    assert stream.checksum == from_table(RIDES, "kind", tasks="month", name="rides").checksum
+
+
+def test_data_frames_and_parquet_files_are_the_same_table(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(RIDES)
+    expected = from_table(RIDES, "kind", tasks="month", name="rides").checksum
+    assert from_table(frame, "kind", tasks="month", name="rides").checksum == expected
+    frame.to_parquet(tmp_path / "rides.parquet")
+    assert from_table(tmp_path / "rides.parquet", "kind", tasks="month").checksum == expected
+    dates = frame.assign(day=pandas.to_datetime("2026-01-01"))
+    with pytest.raises(ValueError, match="'day' contains Timestamp values"):
+        from_table(dates, "kind")
+    with pytest.raises(ValueError, match="'km' has 40 missing values"):
+        from_table(frame.assign(km=float("nan")), "kind")
+
+
+def test_a_test_table() -> None:
+    test = {name: values[::5] for name, values in RIDES.items()}
+    stream = from_table(RIDES, "kind", tasks="month", test=test)
+    assert [len(t.samples().labels) for t in stream.tests] == [4, 4]
+    assert sum(len(task.samples().labels) for task in stream.tasks) == N
+    (whole,) = from_table(RIDES, "kind", chunks=2, test=test).tests
+    assert len(whole.samples().labels) == 8
+    unknown = {**test, "city": ["Paris"] * 8}
+    (tests,) = from_table(RIDES, "kind", features=["city"], test=unknown).tests
+    assert tests.samples().inputs.sum() == 0
+    with pytest.raises(ValueError, match="class 'boat'"):
+        from_table(RIDES, "kind", test={**test, "kind": ["boat"] * 8})
+    with pytest.raises(ValueError, match="no rows with month april"):
+        from_table(RIDES, "kind", tasks="month", test={**test, "month": ["may"] * 8})
+    with pytest.raises(ValueError, match="no column 'km'"):
+        from_table(RIDES, "kind", test={k: v for k, v in test.items() if k != "km"})
+
+
+def test_classes_that_are_numbers_are_in_numeric_order() -> None:
+    stream = from_table({"x": [1.0] * 30, "y": [10, 9, 2] * 10}, "y")
+    assert stream.class_names == ("2", "9", "10")
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("", "is empty"),
+        ("km,kind\n", "no rows"),
+        ("km,km\n1,2\n", "same name"),
+        ("km,kind\n1\n", "row 2 has 1 cells"),
+        ("km,sort\n1,a\n", "no column 'kind'; it has km, sort"),
+        ("kind\na\n", "no columns besides kind"),
+        ("km,kind\n1,a\n2,a\n", "single value"),
+        ("km,kind\ninf,a\n2,b\n", "infinite"),
+    ],
+)
+def test_what_is_wrong_is_said(content: str, expected: str, tmp_path: Path) -> None:
+    (tmp_path / "table.csv").write_text(content)
+    with pytest.raises(ValueError, match=expected):
+        from_table(tmp_path / "table.csv", "kind", test_share=0)
+
+
+def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_text(as_csv(RIDES))
+    stream = stream_from_files("table", f"{tmp_path / 'rides.csv'},target=kind,features=km+city")
+    assert stream.shape == (4,)
+    with pytest.raises(ValueError, match="target is missing"):
+        stream_from_files("table", str(tmp_path / "rides.csv"))
