@@ -53,7 +53,7 @@ class MeanER(ConsistentReplay):
         buffer_size: int | None = None,
         buffer_bytes: int | str | None = None,
         memory_batch: int = 32,
-        consistency_weight: float = 0.15,
+        consistency_weight: float = 0.5,
         window: float | None = 0.05,
         decay: float = 0.9999,
         rate: float = 1.0,
