@@ -52,7 +52,7 @@ def own_run(
     path = made.make_run(root, stream, method, buffer_size, seed=seed, analysed=False, **values)
     its = made.config(stream, method, buffer_size, **values)
     facts = {"data": "own", "stream_name": name, "shape": [6], "classes": 4, "tasks": 2}
-    about = {"architecture": "Sequential of 2 Linear", "parameters": 59, "optimizer": "SGD"}
+    about = {"architecture": "Sequential of 2 Linear", "parameters": 59}
     write_json(path / "config.json", {**its.to_json(), "seed": seed, **facts, **about})
     return path
 
