@@ -44,6 +44,8 @@ def test_tables_show_the_stored_results(script: ModuleType) -> None:
     assert "| ER | 500 | working | 64.21 ± 1.50 | 2 | 57.74 ± 0.27 | **above** |" in cifar
     gcil = script.make_table(rows, "gcil-cifar100-uniform")
     assert "| ER (fixed stream) | 500 | working | 22.99 ± 0.55 | 22.44 ± 0.32 | 2 | – | – |" in gcil
+    assert "| 28.20 ± 0.92 | 28.30 ± 0.88 | 2 | 28.21 ± 0.69 | agrees |" in gcil
+    assert "36.34 ± 0.59; 37.01 ± 1.67 | agrees |" in gcil
     assert "91.80 ± 0.53 | 10 | 92.05 ± 0.32" in script.make_table(rows, "clser")
     assert "| 0.15 | 0.1 | 0.2 | 69.51 " in script.make_table(rows, "sensitivity")
     for name in ("components", "overview", "sgd", "s-mnist"):
