@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,3 +70,27 @@ def test_pages_are_checked_and_filled(script: ModuleType, tmp_path: Path) -> Non
     assert text.endswith("\n<!-- end -->\nafter\n")
     assert "old" not in text
     assert script.main(["--check"], tmp_path) == 0
+
+
+def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
+    tables = runpy.run_path(str(ROOT / "benchmarks" / "own_data.py"))["tables"]
+    assert tables(tmp_path / "missing.jsonl") == {}
+    rows = []
+    for data, steps, answer, seeds in (("letter", 100, 40.0, 3), ("letter", 600, 70.0, 2)):
+        case = {"data": data, "kind": "classes", "steps": steps, "network": "mlp"}
+        for seed in range(seeds):
+            run = {**case, "optimizer": "sgd", "seed": seed}
+            for method in ("er", "derpp"):
+                rows.append({**run, "method": method, "accuracy": {"working": 50.0 + seed}})
+            own = {"stable": answer + seed, "plastic": 0.0, "working": answer + seed - 1}
+            rows.append({**run, "method": "clser", "accuracy": own})
+    file = tmp_path / "own-data.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = tables(file)
+    assert "| **all** | 1 | 51.0 | 51.0 | 41.0 | 40.0 | −10.0 | −10.0 |" in found["own-data-sets"]
+    assert "ER | −10.0 ± 0.0 |" in found["own-data-misses"]
+    assert "its own working network" not in found["own-data-misses"]
+    assert found["own-data-goals"].count("| no |") == 2
+    assert "600" not in found["own-data-cases"]
+    assert tables(file, "choose") == {}
+    assert tables(file, given={"stable_window": 0.1}) == {}
