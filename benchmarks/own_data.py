@@ -408,7 +408,7 @@ Accuracies = dict[str, np.ndarray[Any, Any]]
 
 
 def summary(rows: list[dict[str, Any]]) -> dict[Case, Accuracies]:
-    """The cases for which all predictors have all seeds."""
+    """The cases for which all predictors have the same seeds, at least two."""
     found: dict[Case, dict[str, dict[int, float]]] = {}
     for row in rows:
         case = Case(*(row[name] for name in Case._fields))
@@ -422,12 +422,12 @@ def summary(rows: list[dict[str, Any]]) -> dict[Case, Accuracies]:
         for label in PREDICTORS
         if label in needed or any(label in by for by in found.values())
     ]
-    seeds = sorted({seed for by in found.values() for one in by.values() for seed in one})
-    return {
-        case: {label: np.array([by[label][seed] for seed in seeds]) for label in labels}
-        for case, by in sorted(found.items())
-        if all(set(seeds) <= set(by.get(label, {})) for label in labels)
-    }
+    table = {}
+    for case, by in sorted(found.items()):
+        seeds = sorted(by.get("clser", {}))
+        if len(seeds) > 1 and all(sorted(by.get(label, {})) == seeds for label in labels):
+            table[case] = {label: np.array([by[label][s] for s in seeds]) for label in labels}
+    return table
 
 
 def difference(by: Accuracies, rival: str) -> tuple[float, float]:
@@ -486,6 +486,21 @@ def by_property(table: dict[Case, Accuracies]) -> str:
     return averages(table, groups)
 
 
+def coverage(table: dict[Case, Accuracies], expected: list[Case]) -> str:
+    """How many of the cases are complete, and which are not."""
+    seeds = sorted({len(by["clser"]) for by in table.values()})
+    number = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+    text = f"The tables cover {len(table)} of {len(expected)} cases, with {number} seeds each."
+    missing: dict[str, int] = {}
+    for case in expected:
+        if case not in table:
+            group = f"{case.data}, {NAMES.get(case.network, case.network)}, {case.steps:,} steps"
+            missing[group] = missing.get(group, 0) + 1
+    if missing:
+        text += " Not run: " + "; ".join(f"{k} ({n})" for k, n in missing.items()) + "."
+    return text
+
+
 def goals(table: dict[Case, Accuracies]) -> str:
     lines = []
     for rival, name in RIVALS.items():
@@ -530,9 +545,13 @@ def misses(table: dict[Case, Accuracies]) -> str:
 
 def all_cases(table: dict[Case, Accuracies]) -> str:
     """Mean ± standard deviation over seeds."""
-    head = [*CASE_HEAD, *(PREDICTORS[label] for label in next(iter(table.values())))]
+    head = [*CASE_HEAD, "seeds", *(PREDICTORS[label] for label in next(iter(table.values())))]
     lines = [
-        [*named(case), *(f"{v.mean():.1f} ± {v.std(ddof=1):.1f}" for v in by.values())]
+        [
+            *named(case),
+            str(len(by["clser"])),
+            *(f"{v.mean():.1f} ± {v.std(ddof=1):.1f}" for v in by.values()),
+        ]
         for case, by in table.items()
     ]
     return markdown(head, lines)
@@ -556,7 +575,10 @@ def tables(path: Path, sets: str = "report", given: dict[str, Any] | None = None
         and (row["method"] not in ("clser", "mean-er") or row.get("set", {}) == (given or {}))
     ]
     table = summary(rows)
-    return {name: make(table) for name, make in TABLES.items()} if table else {}
+    if not table:
+        return {}
+    found = {name: make(table) for name, make in TABLES.items()}
+    return {"own-data-coverage": coverage(table, cases(SETS[sets])), **found}
 
 
 def show(arguments: argparse.Namespace) -> None:
