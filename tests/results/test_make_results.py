@@ -89,7 +89,7 @@ def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
     file = tmp_path / "own-data.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     found = tables(file)
-    assert "| **all** | 1 | 51.0 | 51.0 | 41.0 | 40.0 | −10.0 | −10.0 |" in found["own-data-sets"]
+    assert "| **all** | 1 | −10.0 | 41.0 | 40.0 | 51.0 | 51.0 |" in found["own-data-sets"]
     assert "ER | −10.0 ± 0.0 |" in found["own-data-misses"]
     assert "its own working network" not in found["own-data-misses"]
     assert found["own-data-goals"].count("| no |") == 2
