@@ -314,7 +314,7 @@ def test_networks_grow_on_streams_that_do_not_state_their_classes(
         """,
     )
     config = resolve("unknown:stream", method, 20, network="unknown:network")
-    learner = load_run(train_one(config, tmp_path))
+    learner = load_run(train_one(config, tmp_path), trust_code=True)
     assert learner.predict_proba(torch.eye(6)).shape == (6, 5)
     learner.observe(torch.eye(6), torch.arange(6))
     assert learner.predict_proba(torch.eye(6)).shape == (6, 6)
