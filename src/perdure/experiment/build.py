@@ -91,16 +91,16 @@ class UserStream(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def load_user_stream(reference: str) -> UserStream:
+def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
     """The stream that a user's `module:function` returns, or one read from a folder or file.
 
-    A stream that can be read repeatedly is built once per process.
+    A stream that can be read repeatedly is built once, unless `again` asks for a new one.
     """
     kind, _, rest = reference.partition(":")
     from_files = kind in FILE_STREAMS
     key: Any = (reference, Path.cwd()) if from_files else catalog.find_object(reference, "stream")
     for last, found in _last_built:
-        if last == key:
+        if last == key and not again:
             return found
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
