@@ -315,7 +315,6 @@ def config_file(config: RunConfig, run: Run) -> dict[str, Any]:
         "normalise": repr(stream.normalise),
         "architecture": _architecture(learner.network),
         "parameters": sum(p.numel() for p in learner.network.parameters()),
-        "optimizer": type(learner.optimizer).__name__,
     }
 
 

@@ -48,7 +48,6 @@ class Facts(Struct, frozen=True, kw_only=True):
     architecture: str = ""
     """Class and layers of the network."""
     parameters: Count = 0
-    optimizer: str = ""
 
 
 class Scores(Struct, frozen=True, kw_only=True):

@@ -320,9 +320,8 @@ class Comparison:
             about.append(f"{facts.tasks} task{'s' if facts.tasks > 1 else ''}")
             about.append(f"{facts.classes} classes")
             about.append(f"inputs {' × '.join(map(str, facts.shape)) or 'scalar'}")
-        found = {run.facts.optimizer for setting in self.settings for run in setting.runs} - {""}
-        optimizer = f"; optimizer {' or '.join(sorted(found))}" if found else ""
-        return f"{', '.join(about)}. Network {self.settings[0].network}{optimizer}."
+        optimizers = " or ".join(sorted({setting.config.optimizer for setting in self.settings}))
+        return f"{', '.join(about)}. Network {self.settings[0].network}; optimizer {optimizers}."
 
     def buffer_sizes(self) -> list[int | None]:
         """The buffer sizes of its settings; [None] if no setting has a memory."""
