@@ -189,6 +189,16 @@ def test_the_encoder_encodes_new_rows_as_the_stream_did(tmp_path: Path) -> None:
         loaded.decode([2])
 
 
+def test_values_far_from_those_of_the_first_task_are_limited() -> None:
+    rows = {"km": [1, 3] * 10 + [1000, -1000] * 10, "kind": ["bus", "car"] * 10 + ["bike"] * 20}
+    for standardise, largest in (("first task", 10.0), ("no", 1000.0)):
+        stream = from_table(
+            rows, "kind", tasks=[["bus", "car"], ["bike"]], standardise=standardise, test_share=0
+        )
+        found = stream.tasks[1].samples().inputs
+        assert (found.min().item(), found.max().item()) == (-largest, largest)
+
+
 @pytest.mark.parametrize("content", [None, b"{", b'{"kind": "images"}', b"[]"])
 def test_other_files_are_no_encoders(tmp_path: Path, content: bytes | None) -> None:
     if content is not None:

@@ -67,7 +67,8 @@ def from_table(
         missing: Whether to refuse missing values or to impute them: a missing number is replaced
             by the column's mean and marked in a further 0/1 value; a missing category is zeros.
         standardise: Whether numeric columns get mean 0 and standard deviation 1 on the training
-            rows of the first task, or of all tasks, which uses statistics of the future.
+            rows of the first task, or of all tasks, which uses statistics of the future. Values
+            beyond 10 standard deviations are set to 10.
         max_categories: Categories that a column may have; more than that suggests an identifier.
         encoder: The encoder of an earlier stream, if more of its data has arrived. It replaces
             `features`, `categorical`, `missing`, `standardise` and `max_categories`. Classes that

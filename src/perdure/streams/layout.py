@@ -49,7 +49,9 @@ class Layout:
             return cls()
         if isinstance(tasks, int):
             if not 1 <= tasks <= len(classes):
-                raise ValueError(f"tasks is {tasks}; expected 1 to {len(classes)}, the classes")
+                raise ValueError(
+                    f"tasks is {tasks}; expected 1 to {len(classes)}, the number of classes"
+                )
             groups = [part.tolist() for part in torch.arange(len(classes)).tensor_split(tasks)]
         else:
             groups = []

@@ -19,6 +19,9 @@ from perdure.streams.encoder import Encoder
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 """Cells of a CSV file that count as missing, in any case."""
 PARQUET = (".parquet", ".pq")
+LIMIT = 10.0
+"""Largest standardised value. A column that hardly varies in the first task may vary later, by
+hundreds of its standard deviations; training would diverge."""
 Floats = npt.NDArray[np.float64]
 
 
@@ -32,6 +35,8 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
     scale: float
     impute: bool
     """Whether missing values are replaced, and marked in a second value."""
+    limit: float | None = None
+    """Largest absolute value."""
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
@@ -43,6 +48,8 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
         if gaps.any() and not self.impute:
             raise ValueError(_missing_values(self.name, gaps))
         scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
+        if self.limit is not None:
+            scaled = scaled.clip(-self.limit, self.limit)
         return np.stack([scaled, gaps.astype(np.float64)] if self.impute else [scaled], axis=1)
 
 
@@ -122,8 +129,8 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 mean = float(present.mean()) if len(present) else 0.0
                 std = (float(present.std()) if len(present) else 0.0) or 1.0
                 gaps = impute and any(_is_missing(values[row]) for row in train)
-                scaling = (mean, std) if standardise else (0.0, 1.0)
-                found.append(_Numeric(name, mean, *scaling, gaps))
+                shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
+                found.append(_Numeric(name, mean, shift, scale, gaps, limit))
             else:
                 texts = {_text(values[row]) for row in train} - {None}
                 if len(texts) > max_categories:
