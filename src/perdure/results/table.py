@@ -320,8 +320,9 @@ class Comparison:
             about.append(f"{facts.tasks} task{'s' if facts.tasks > 1 else ''}")
             about.append(f"{facts.classes} classes")
             about.append(f"inputs {_shape_text(facts.shape)}")
-        optimizers = " or ".join(sorted({setting.config.optimizer for setting in self.settings}))
-        return f"{', '.join(about)}. Network {self.settings[0].network}; optimizer {optimizers}."
+        optimizers = sorted({setting.config.optimizer for setting in self.settings})
+        network = self.settings[0].network
+        return f"{', '.join(about)}. Network {network}; optimizer {' or '.join(optimizers)}."
 
     def buffer_sizes(self) -> list[int | None]:
         """The buffer sizes of its settings; [None] if no setting has a memory."""
