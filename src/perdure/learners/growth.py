@@ -105,7 +105,7 @@ class Growth:
 
         Args:
             head: The layer that grows.
-            scale: Standard deviation of the new weights. That of the weights there are keeps a new
+            scale: Standard deviation of the new weights. That of the original weights keeps a new
                 class from starting with much smaller gradients than the old ones.
         """
         bound = scale * math.sqrt(3)
@@ -201,7 +201,9 @@ def grow_heads(
     copies = (network.get_submodule(head.name) for network in learner.networks())
     heads = [each for each in copies if isinstance(each, nn.Linear)]
     growth = Growth(classes, learner._seed)
-    scale = float(head.module.weight.detach().double().square().mean().sqrt())
+    # Without the rows that growth has added: growing in one step or in two gives the same weights.
+    original = head.module.weight.detach()[: before - grown]
+    scale = float(original.double().square().mean().sqrt())
     if not math.isfinite(scale):  # training has diverged
         scale = 1 / math.sqrt(head.module.in_features)
     for each in heads:
