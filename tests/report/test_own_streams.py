@@ -74,7 +74,14 @@ def test_own_streams_are_named_and_the_papers_sections_left_out(tmp_path: Path) 
     assert (found.claims, found.paper) == ((), ())
     (chapter,) = found.chapters
     assert len(chapter.results.rows) == 3
-    for part in ("my_data:network", "2 Linear", "59 parameters", "sgd", "4 classes", "inputs 6"):
+    for part in (
+        "my_data:network",
+        "2 Linear",
+        "59 parameters",
+        "optimizer sgd",
+        "4 classes",
+        "inputs 6",
+    ):
         assert part in chapter.comparison.description
     for form in ("html", "md", "tex"):
         text = render(found, form)
