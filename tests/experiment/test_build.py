@@ -17,6 +17,7 @@ from perdure.config import RunConfig
 from perdure.experiment.build import build_run, initialised, read_dataset
 from perdure.experiment.resolve import resolve
 from perdure.memory import SemanticMemory
+from perdure.results.folder import RunFolder
 from perdure.state import as_bytes
 from perdure.streams import Scale
 from perdure.training import Run
@@ -288,6 +289,12 @@ def test_a_run_of_a_users_method_stream_and_network_is_loaded(write: Write, tmp_
     assert learner.strength == 3  # type: ignore[attr-defined]
     assert torch.equal(learner.normalise(torch.ones(2)), torch.ones(2) / 2)
     learner.observe(torch.rand(4, 6), torch.tensor([0, 1, 2, 3]))
+
+
+def test_the_settings_in_a_run_folder_are_those_of_the_run(tmp_path: Path) -> None:
+    config = resolve("s-mnist", "er", 20, dataset="mnist5k", max_steps=1, optimizer="adam")
+    read = RunFolder(train_one(config, tmp_path)).read("config.json", RunConfig)
+    assert read.identity() == config.identity()
 
 
 @pytest.mark.parametrize("method", ["clser", "derpp"])

@@ -69,7 +69,6 @@ def test_reading_executes_nothing(
         analyze(folder)
     assert main(["report", "runs"]) == 0
     assert main(["report", "runs", "--analyze"]) == 0
-    assert main(["report", "runs"]) == 0
     if "shape" not in FORGED[name]:  # otherwise the folder is skipped as damaged
         assert "--trust-code" in Path("report.html").read_text()
         assert main(["analyze", "runs"]) == 1
