@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from perdure.state import State, get_state, load_state
+from perdure.undo import Undoable
 
 _BINS = 32
 """Bin k holds ages from 2^k to 2^(k+1) − 1, so that no stream exceeds the last bin."""
@@ -24,7 +25,7 @@ class AgeCounts(NamedTuple):
     marked: list[int]
 
 
-class AgeHistogram:
+class AgeHistogram(Undoable):
     """Counts samples, and those among them that are marked, by age.
 
     Examples:

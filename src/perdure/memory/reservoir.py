@@ -8,6 +8,7 @@ from torch import Tensor
 from perdure.memory.episodic import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.undo import save_rows
 
 
 class Reservoir(EpisodicMemory):
@@ -90,6 +91,8 @@ class AgeTrackingReservoir(Reservoir):
         tensor([3, 3])
     """
 
+    saved_by_row = ("stored_at",)
+
     def __init__(
         self,
         buffer_size: int | None = None,
@@ -123,6 +126,7 @@ class AgeTrackingReservoir(Reservoir):
 
     def _write(self, rows: Tensor, samples: Samples) -> None:
         super()._write(rows, samples)
+        save_rows(self.stored_at, rows)
         self.stored_at.index_copy_(0, rows, self.clock.expand(len(rows)))
 
     def _parts(self) -> dict[str, object]:

@@ -18,6 +18,7 @@ from perdure.memory.frozen import (
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
 from perdure.structures import Inputs, call
+from perdure.undo import Undoable
 
 if TYPE_CHECKING:
     from perdure.kernels.average import MovingAverage
@@ -26,7 +27,7 @@ Update = Literal["random", "regular"]
 """When a semantic memory is updated: at random steps or at evenly spaced ones."""
 
 
-class SemanticMemory:
+class SemanticMemory(Undoable):
     """A running average of a network's weights.
 
     An update moves the weights θ towards those of the working network: θ ← θ + w·(θ_W − θ).
