@@ -1,19 +1,19 @@
 """Undoing a step that failed, so that everything is as it was before.
 
-Before a step, everything that it can change is copied into buffers that are allocated once. Stored
-samples are too large for that: memories call `save_rows` for the rows that they overwrite. Other
-changes are undone by actions that `on_failure` registers.
+Before a step, a `Snapshot` saves what is small: counters, buffers, attributes. What is large or
+rarely changes is saved just before a step changes it, with the functions of this module: weights,
+rows of a memory, generators. They do nothing unless a step is under way.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+from torch.nn.parameter import UninitializedBuffer
 from torch.optim import Optimizer
 
 from perdure.state import Stateful
@@ -22,12 +22,13 @@ from perdure.state import Stateful
 class Undoable:
     """An object whose attributes hold all its state, so that a step can be undone.
 
-    Attributes that are tensors, generators, modules, optimizers, dicts of tensors or objects with a
+    Attributes that are tensors, generators, buffers of modules, dicts of tensors or objects with a
     state may change in place; others are only replaced.
     """
 
-    saved_by_row: tuple[str, ...] = ()
-    """Tensors in which a step only overwrites rows, after `save_rows`."""
+    saved_by_itself: tuple[str, ...] = ()
+    """Attributes that are only replaced although they could change in place, or that the object
+    saves before it changes them."""
 
 
 class Snapshot:
@@ -35,43 +36,47 @@ class Snapshot:
 
     Args:
         owner: Object that the step changes.
-        fixed: Tensors that no step changes.
     """
 
-    def __init__(self, owner: Undoable, fixed: Iterable[Tensor] = ()) -> None:
+    def __init__(self, owner: Undoable) -> None:
         self._owner = owner
-        self._fixed = {id(tensor) for tensor in fixed}
-        self._module_dicts: dict[int, tuple[nn.Module, list[dict[str, Any]]]] = {}
-        self._copies: list[Tensor] = []
-        self._layout: list[Any] = []
+        self._attributes: dict[int, _Attributes] = {}
+        self._buffers: dict[int, tuple[nn.Module, list[dict[str, Any]]]] = {}
+        self._copies: dict[object, list[Tensor]] = {}
+        """Memory for copies, by who needs it; it is used again in every step."""
+        self._outer: Snapshot | None = None
         self._taken = False
         self._clear()
 
     def _clear(self) -> None:
         self.actions: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        """Actions that undo further changes, in the order of the changes."""
+        """Actions that undo changes, in the order of the changes."""
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._tensors: dict[int, Tensor] = {}
-        self._generators: list[tuple[torch.Generator, Tensor]] = []
-        self._states: list[tuple[Stateful, Any]] = []
+        self._tensors: list[Tensor] = []
+        self._saved: dict[object, list[Tensor]] = {}
 
     def take(self) -> None:
-        """Copy the state and collect what this thread registers, until `discard` or `restore`."""
+        """Save the state, and what this thread saves until `discard` or `restore`."""
         self._outer = None if _current.snapshot is self else _current.snapshot
         self._clear()
         self._add_object(self._owner)
-        tensors = self._tensors
-        for key in self._fixed & tensors.keys():
-            del tensors[key]
-        layout = [(t.shape, t.dtype) for t in tensors.values()]
-        with torch.no_grad():
-            if layout != self._layout:
-                self._layout = []
-                self._copies = [torch.empty_like(t) for t in tensors.values()]
-                self._layout = layout
-            torch._foreach_copy_(self._copies, list(tensors.values()))
+        self.save(None, self._tensors)
         self._taken = True
         _current.snapshot = self
+
+    def save(self, key: object, tensors: list[Tensor]) -> None:
+        """Copy tensors, unless this step has copied those with the same key already."""
+        if key in self._saved:
+            return
+        copies = self._copies.get(key, [])
+        with torch.no_grad():
+            try:
+                if len(copies) != len(tensors) or (copies and copies[0].dtype != tensors[0].dtype):
+                    raise RuntimeError
+                torch._foreach_copy_(copies, tensors)
+            except RuntimeError:  # other tensors than in the last step
+                self._copies[key] = [tensor.clone() for tensor in tensors]
+        self._saved[key] = tensors
 
     def discard(self) -> None:
         """Keep all changes."""
@@ -89,67 +94,94 @@ class Snapshot:
             try:
                 self._restore()
                 self.discard()
+                self._copies = {}
             except KeyboardInterrupt as error:
                 interruption = error
         if interruption is not None:
             raise interruption
 
     def _restore(self) -> None:
-        for function, arguments in reversed(self.actions):
-            function(*arguments)
-        for current, before in self._dicts:
-            current.update(before)
-            for key in current.keys() - before.keys():
-                del current[key]
         with torch.no_grad():
-            for tensor, copy in zip(self._tensors.values(), self._copies, strict=True):
-                tensor.copy_(copy)
-        for generator, state in self._generators:
-            generator.set_state(state)
-        for part, state in self._states:
-            part.load_state_dict(state)
+            for function, arguments in reversed(self.actions):
+                function(*arguments)
+            for current, before in self._dicts:
+                current.update(before)
+                for key in current.keys() - before.keys():
+                    del current[key]
+            for key, tensors in self._saved.items():
+                for tensor, copy in zip(tensors, self._copies[key], strict=True):
+                    tensor.copy_(copy)
 
     def _add_object(self, part: Undoable) -> None:
-        attributes = vars(part)
-        saved = attributes.copy()
-        self._dicts.append((attributes, saved))
-        for name, value in saved.items():
-            kind = type(value)
-            if kind not in _ADD:
-                _ADD[kind] = _find_add(kind)
-            add = _ADD[kind]
-            if add is not None and name not in part.saved_by_row:
-                add(self, value)
+        before = vars(part).copy()
+        self._dicts.append((vars(part), before))
+        known = self._attributes.get(id(part))
+        if known is None or any(before[name] is not None for name in known.unset):
+            known = self._attributes[id(part)] = _Attributes(part)
+        for name, add in known.adds:
+            add(self, before[name])
 
     def _add_tensor(self, tensor: Tensor) -> None:
-        self._tensors[id(tensor)] = tensor
+        self._tensors.append(tensor)
 
     def _add_generator(self, generator: torch.Generator) -> None:
-        self._generators.append((generator, generator.get_state()))
+        self.actions.append((generator.set_state, (generator.get_state(),)))
 
     def _add_module(self, module: nn.Module) -> None:
-        known = self._module_dicts.get(id(module))
+        known = self._buffers.get(id(module))
         if known is None:
-            dicts = [d for part in module.modules() for d in (part._parameters, part._buffers)]
-            known = self._module_dicts[id(module)] = module, [d for d in dicts if d]
+            dicts = [part._buffers for part in module.modules() if part._buffers]
+            known = self._buffers[id(module)] = module, dicts
         for each in known[1]:
             self._add_dict(each)
-
-    def _add_optimizer(self, optimizer: Optimizer) -> None:
-        self._dicts += [(group, group.copy()) for group in optimizer.param_groups]
-        self._dicts.append((optimizer.state, dict(optimizer.state)))
-        for values in optimizer.state.values():
-            self._add_dict(values)
 
     def _add_dict(self, current: dict[Any, Any]) -> None:
         before = current.copy()
         self._dicts.append((current, before))
         for value in before.values():
-            if isinstance(value, Tensor) and type(value) not in _WITHOUT_VALUES:
-                self._tensors[id(value)] = value
+            if isinstance(value, Tensor) and type(value) is not UninitializedBuffer:
+                self._tensors.append(value)
 
     def _add_stateful(self, part: Stateful) -> None:
-        self._states.append((part, part.state_dict()))
+        self.actions.append((part.load_state_dict, (part.state_dict(),)))
+
+    def add_optimizer(self, optimizer: Optimizer) -> None:
+        """Save the state of an optimizer and the parameters that it updates."""
+        if optimizer in self._saved:
+            return
+        outer, self._tensors = self._tensors, []
+        for group in optimizer.param_groups:
+            self._dicts.append((group, group.copy()))
+            self._tensors += group["params"]
+        self._dicts.append((optimizer.state, dict(optimizer.state)))
+        for values in optimizer.state.values():
+            self._add_dict(values)
+        tensors, self._tensors = self._tensors, outer
+        self.save(optimizer, tensors)
+
+
+class _Attributes:
+    """Which attributes of an object are saved, and how."""
+
+    def __init__(self, part: Undoable) -> None:
+        attributes = vars(part)
+        self.part = part  # keeps its id from being used again
+        self.unset = [name for name, value in attributes.items() if value is None]
+        self.adds: list[tuple[str, Callable[[Snapshot, Any], None]]] = []
+        for name, value in attributes.items():
+            for kind, add in (
+                (Tensor, Snapshot._add_tensor),
+                (torch.Generator, Snapshot._add_generator),
+                (nn.Module, Snapshot._add_module),
+                (Undoable, Snapshot._add_object),
+                (dict, Snapshot._add_dict),
+                (Stateful, Snapshot._add_stateful),
+            ):
+                if isinstance(value, Optimizer) or name in part.saved_by_itself:
+                    break
+                if isinstance(value, kind):
+                    self.adds.append((name, add))
+                    break
 
 
 class _Current(threading.local):
@@ -158,34 +190,39 @@ class _Current(threading.local):
 
 
 _current = _Current()
-_WITHOUT_VALUES = (UninitializedParameter, UninitializedBuffer)
-_ADD: dict[type, Callable[[Snapshot, Any], None] | None] = {}
-"""How attributes of a type are saved; None if they are not."""
-
-
-def _find_add(kind: type) -> Callable[[Snapshot, Any], None] | None:
-    for base, add in (
-        (Tensor, Snapshot._add_tensor),
-        (torch.Generator, Snapshot._add_generator),
-        (nn.Module, Snapshot._add_module),
-        (Optimizer, Snapshot._add_optimizer),
-        (Undoable, Snapshot._add_object),
-        (dict, Snapshot._add_dict),
-        (Stateful, Snapshot._add_stateful),
-    ):
-        if issubclass(kind, base):
-            return add
-    return None
 
 
 def on_failure(function: Callable[..., object], *arguments: Any) -> None:
-    """Register an action that undoes a change about to be made, if a step is under way."""
+    """Register an action that undoes a change about to be made."""
     if _current.snapshot is not None:
         _current.snapshot.actions.append((function, arguments))
 
 
+def save_generator(generator: torch.Generator) -> None:
+    """Save a generator that is about to draw."""
+    if _current.snapshot is not None:
+        _current.snapshot.actions.append((generator.set_state, (generator.get_state(),)))
+
+
 def save_rows(tensor: Tensor, rows: Tensor) -> None:
-    """Save rows that are about to be overwritten, if a step is under way."""
+    """Save rows that are about to be overwritten."""
     if _current.snapshot is not None:
         before = tensor.index_select(0, rows)
         _current.snapshot.actions.append((tensor.index_copy_, (0, rows, before)))
+
+
+def save_tensors(owner: object, tensors: list[Tensor]) -> None:
+    """Save tensors of an object that are about to change, always the same ones."""
+    if _current.snapshot is not None:
+        _current.snapshot.save(id(owner), tensors)
+
+
+def save_optimizer(optimizer: Optimizer) -> None:
+    """Save the state of an optimizer and the parameters that it is about to update."""
+    if _current.snapshot is not None:
+        _current.snapshot.add_optimizer(optimizer)
+
+
+def is_active() -> bool:
+    """Return whether a step that can be undone is under way in this thread."""
+    return _current.snapshot is not None

@@ -35,6 +35,8 @@ class AgeHistogram(Undoable):
         AgeCounts(edges=[1, 2, 4], total=[0, 2], marked=[0, 1])
     """
 
+    saved_by_itself = ("_bounds", "_unmarked", "_marked")
+
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.counts = torch.zeros(_BINS, dtype=torch.int64, device=device)
         self._bounds = torch.tensor([2**k for k in range(1, _BINS)], device=device)

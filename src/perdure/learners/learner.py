@@ -42,7 +42,14 @@ from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 from perdure.structures import Inputs, call, layout, length, map_leaves, select
-from perdure.undo import Snapshot, Undoable, on_failure
+from perdure.undo import (
+    Snapshot,
+    Undoable,
+    is_active,
+    on_failure,
+    save_generator,
+    save_optimizer,
+)
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
@@ -85,6 +92,7 @@ class Learner(Undoable, ABC):
         seed: Seed of all random draws.
     """
 
+    saved_by_itself = ("_global_random", "augmentation")
     needs_boundaries = False
     """Whether `end_task` must be called when a task ends."""
     replays_with_batch = False
@@ -167,7 +175,7 @@ class Learner(Undoable, ABC):
 
     def _create_guards(self) -> None:
         self._lock = threading.RLock()
-        self._snapshot = Snapshot(self, self._frozen)
+        self._snapshot = Snapshot(self)
 
     def __getstate__(self) -> dict[str, Any]:
         guards = ("_lock", "_snapshot")
@@ -289,6 +297,7 @@ class Learner(Undoable, ABC):
         """
         inputs, labels, _ = batch if past is None else join(batch, past)
         if self.augment is not None:
+            save_generator(self.augmentation)
             inputs = self.augment(inputs, self.augmentation)
         inputs = self.normalise(inputs)
         if not self._checked_scale:  # once, because it waits for the device
@@ -357,12 +366,17 @@ class Learner(Undoable, ABC):
         small network.
         """
         if not _is_plain_sgd(self.optimizer):
+            save_optimizer(self.optimizer)
             self.optimizer.step()
             return
         (group,) = self.optimizer.param_groups
         trained = [p for p in group["params"] if p.grad is not None]
         with torch.no_grad():
-            torch._foreach_add_(trained, [p.grad for p in trained], alpha=-group["lr"])
+            if is_active() and self.device.type == "cpu":
+                _exchange(trained, -group["lr"])
+            else:
+                save_optimizer(self.optimizer)
+                torch._foreach_add_(trained, [p.grad for p in trained], alpha=-group["lr"])
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
@@ -670,6 +684,21 @@ def _is_plain_sgd(optimizer: Optimizer) -> bool:
         and not optimizer._optimizer_step_pre_hooks
         and not optimizer._optimizer_step_post_hooks
     )
+
+
+def _exchange(parameters: list[Tensor], rate: float) -> None:
+    """Add the gradients, multiplied by a rate, without overwriting the old weights.
+
+    The sum replaces the gradient in memory and becomes the weight. This touches no more memory than
+    an update in place, and the old weights are still there should the step fail.
+    """
+    for parameter in parameters:
+        old, gradient = parameter.data, parameter.grad
+        assert gradient is not None
+        torch.add(old, gradient, alpha=rate, out=gradient)
+        on_failure(setattr, parameter, "data", old)
+        parameter.grad = None
+        parameter.data = gradient
 
 
 def _global_state(device: torch.device) -> Tensor:

@@ -15,7 +15,7 @@ from perdure.records import Samples, join
 from perdure.sizes import format_bytes, parse_bytes
 from perdure.state import State, get_state, load_state
 from perdure.structures import get_structure, layout, load_structure
-from perdure.undo import Undoable, save_rows
+from perdure.undo import Undoable, save_generator, save_rows
 
 
 class EpisodicMemory(Undoable):
@@ -38,6 +38,7 @@ class EpisodicMemory(Undoable):
 
     _settings: tuple[str, ...] = ()
     """Attributes that a state must agree with, in addition to `buffer_size` or `buffer_bytes`."""
+    saved_by_itself: tuple[str, ...] = ("selection",)
     buffer_size: int
     """Maximum number of samples; 0 until it is known, if the budget is in bytes."""
 
@@ -113,6 +114,7 @@ class EpisodicMemory(Undoable):
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""
+        save_generator(self.selection)
         rows = torch.randperm(self.filled, generator=self.selection, device=self.device)
         return rows[:count]
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from perdure.memory.episodic import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
-from perdure.undo import save_rows
+from perdure.undo import save_generator, save_rows
 
 
 class GradientBuffer(EpisodicMemory):
@@ -33,7 +33,7 @@ class GradientBuffer(EpisodicMemory):
         ([0, 1, 2], [1.5, 1.25, 0.25])
     """
 
-    saved_by_row = ("scores",)
+    saved_by_itself = (*EpisodicMemory.saved_by_itself, "insertion", "scores")
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class GradientBuffer(EpisodicMemory):
         if not self.full:
             self._set_scores(rows.clamp(max=self.buffer_size), scores)
         cumulative = self.scores[: self.buffer_size].cumsum(0)
+        save_generator(self.insertion)
         selection, acceptance = torch.rand(
             2, len(rows), dtype=torch.float64, device=self.device, generator=self.insertion
         )

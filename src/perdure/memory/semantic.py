@@ -18,7 +18,7 @@ from perdure.memory.frozen import (
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
 from perdure.structures import Inputs, call
-from perdure.undo import Undoable
+from perdure.undo import Undoable, save_generator, save_tensors
 
 if TYPE_CHECKING:
     from perdure.kernels.average import MovingAverage
@@ -57,6 +57,8 @@ class SemanticMemory(Undoable):
             updates evenly, so that n steps make exactly ⌊n·rate⌋ updates.
         seed: Seed of the random draws.
     """
+
+    saved_by_itself = ("draws",)
 
     def __init__(
         self,
@@ -118,6 +120,7 @@ class SemanticMemory(Undoable):
         Args:
             step: Number of the current training step, counted from 1.
         """
+        save_tensors(self, self._averaged)
         weight = self._weight(step)
         if self._device.type == "cuda" and self._can_fuse():
             self._fused_update(weight)
@@ -160,6 +163,7 @@ class SemanticMemory(Undoable):
     def _is_due(self, step: Tensor) -> Tensor:
         """Return whether this step updates the memory, as a boolean scalar on the device."""
         if not self.regular:
+            save_generator(self.draws)
             return torch.rand((), device=self._device, generator=self.draws) < self.rate
         # An update is due whenever step · rate passes an integer. The small offset compensates
         # for rounding: ten steps at rate 0.1 must reach 1.
