@@ -46,6 +46,8 @@ class Snapshot:
         """Memory for copies, by who needs it; it is used again in every step."""
         self._outer: Snapshot | None = None
         self._taken = False
+        self._gradients: bool | None = None
+        """Whether gradients were enabled: an interrupted `no_grad` leaves them disabled."""
         self._clear()
 
     def _clear(self) -> None:
@@ -53,12 +55,13 @@ class Snapshot:
         """Actions that undo changes, in the order of the changes."""
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self._tensors: list[Tensor] = []
-        self._saved: dict[object, list[Tensor]] = {}
+        self._saved: set[object] = set()
 
     def take(self) -> None:
         """Save the state, and what this thread saves until `discard` or `restore`."""
         self._outer = None if _current.snapshot is self else _current.snapshot
         self._clear()
+        self._gradients = torch.is_grad_enabled()
         self._add_object(self._owner)
         self.save(None, self._tensors)
         self._taken = True
@@ -75,21 +78,24 @@ class Snapshot:
                     raise RuntimeError
                 torch._foreach_copy_(copies, tensors)
             except RuntimeError:  # other tensors than in the last step
-                self._copies[key] = [tensor.clone() for tensor in tensors]
-        self._saved[key] = tensors
+                copies = self._copies[key] = [tensor.clone() for tensor in tensors]
+        self.actions.append((_copy, (tensors, copies)))
+        self._saved.add(key)
 
     def discard(self) -> None:
         """Keep all changes."""
-        self._taken = False
-        _current.snapshot = self._outer
-        self._clear()
+        _current.snapshot, self._gradients = self._outer, None
+        self._taken = False  # from here on, no call that could be interrupted
+        self.actions, self._dicts, self._tensors, self._saved = [], [], [], set()
 
     def restore(self) -> None:
-        """Undo all changes since `take`, if it was completed.
+        """Undo all changes since `take`, also if that was interrupted.
 
         Allocates no tensors. An interruption in the meantime is raised afterwards.
         """
         interruption: KeyboardInterrupt | None = None
+        if self._gradients is not None:
+            torch.set_grad_enabled(self._gradients)
         while self._taken:
             try:
                 self._restore()
@@ -108,9 +114,6 @@ class Snapshot:
                 current.update(before)
                 for key in current.keys() - before.keys():
                     del current[key]
-            for key, tensors in self._saved.items():
-                for tensor, copy in zip(tensors, self._copies[key], strict=True):
-                    tensor.copy_(copy)
 
     def _add_object(self, part: Undoable) -> None:
         before = vars(part).copy()
@@ -158,6 +161,11 @@ class Snapshot:
             self._add_dict(values)
         tensors, self._tensors = self._tensors, outer
         self.save(optimizer, tensors)
+
+
+def _copy(tensors: list[Tensor], copies: list[Tensor]) -> None:
+    for tensor, copy in zip(tensors, copies, strict=True):
+        tensor.copy_(copy)
 
 
 class _Attributes:
@@ -209,6 +217,12 @@ def save_rows(tensor: Tensor, rows: Tensor) -> None:
     if _current.snapshot is not None:
         before = tensor.index_select(0, rows)
         _current.snapshot.actions.append((tensor.index_copy_, (0, rows, before)))
+
+
+def save_parameters(network: nn.Module) -> None:
+    """Save which parameters the modules of a network have, before some are replaced for a call."""
+    for module in network.modules() if is_active() else ():
+        on_failure(module._parameters.update, module._parameters.copy())
 
 
 def save_tensors(owner: object, tensors: list[Tensor]) -> None:
