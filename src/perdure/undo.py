@@ -41,7 +41,6 @@ class Snapshot:
     def __init__(self, owner: Undoable) -> None:
         self._owner = owner
         self._attributes: dict[int, _Attributes] = {}
-        self._buffers: dict[int, tuple[nn.Module, list[dict[str, Any]]]] = {}
         self._copies: dict[object, list[Tensor]] = {}
         """Memory for copies, by who needs it; it is used again in every step."""
         self._outer: Snapshot | None = None
@@ -68,17 +67,19 @@ class Snapshot:
         _current.snapshot = self
 
     def save(self, key: object, tensors: list[Tensor]) -> None:
-        """Copy tensors, unless this step has copied those with the same key already."""
-        if key in self._saved:
+        """Copy tensors, unless this step has copied those with the same key already.
+
+        Called with gradients disabled if a tensor requires them.
+        """
+        if key in self._saved or not tensors:
             return
-        copies = self._copies.get(key, [])
-        with torch.no_grad():
-            try:
-                if len(copies) != len(tensors) or (copies and copies[0].dtype != tensors[0].dtype):
-                    raise RuntimeError
-                torch._foreach_copy_(copies, tensors)
-            except RuntimeError:  # other tensors than in the last step
-                copies = self._copies[key] = [tensor.clone() for tensor in tensors]
+        copies = self._copies.get(key)
+        try:
+            if copies is None or len(copies) != len(tensors) or copies[0].dtype != tensors[0].dtype:
+                raise RuntimeError
+            torch._foreach_copy_(copies, tensors)
+        except RuntimeError:  # other tensors than in the last step
+            copies = self._copies[key] = [tensor.detach().clone() for tensor in tensors]
         self.actions.append((_copy, (tensors, copies)))
         self._saved.add(key)
 
@@ -116,27 +117,22 @@ class Snapshot:
                     del current[key]
 
     def _add_object(self, part: Undoable) -> None:
-        before = vars(part).copy()
-        self._dicts.append((vars(part), before))
+        attributes = vars(part)
+        before = attributes.copy()
+        self._dicts.append((attributes, before))
         known = self._attributes.get(id(part))
-        if known is None or any(before[name] is not None for name in known.unset):
+        if known is None or not known.apply_to(before):
             known = self._attributes[id(part)] = _Attributes(part)
         for name, add in known.adds:
             add(self, before[name])
+        for buffers in known.buffers:
+            self._add_dict(buffers)
 
     def _add_tensor(self, tensor: Tensor) -> None:
-        self._tensors.append(tensor)
+        self._tensors.append(tensor.detach() if tensor.requires_grad else tensor)
 
     def _add_generator(self, generator: torch.Generator) -> None:
         self.actions.append((generator.set_state, (generator.get_state(),)))
-
-    def _add_module(self, module: nn.Module) -> None:
-        known = self._buffers.get(id(module))
-        if known is None:
-            dicts = [part._buffers for part in module.modules() if part._buffers]
-            known = self._buffers[id(module)] = module, dicts
-        for each in known[1]:
-            self._add_dict(each)
 
     def _add_dict(self, current: dict[Any, Any]) -> None:
         before = current.copy()
@@ -172,24 +168,35 @@ class _Attributes:
     """Which attributes of an object are saved, and how."""
 
     def __init__(self, part: Undoable) -> None:
-        attributes = vars(part)
         self.part = part  # keeps its id from being used again
-        self.unset = [name for name, value in attributes.items() if value is None]
-        self.adds: list[tuple[str, Callable[[Snapshot, Any], None]]] = []
-        for name, value in attributes.items():
-            for kind, add in (
-                (Tensor, Snapshot._add_tensor),
-                (torch.Generator, Snapshot._add_generator),
-                (nn.Module, Snapshot._add_module),
-                (Undoable, Snapshot._add_object),
-                (dict, Snapshot._add_dict),
-                (Stateful, Snapshot._add_stateful),
-            ):
-                if isinstance(value, Optimizer) or name in part.saved_by_itself:
-                    break
-                if isinstance(value, kind):
-                    self.adds.append((name, add))
-                    break
+        values = {k: v for k, v in vars(part).items() if k not in part.saved_by_itself}
+        found = ((name, _find_add(value)) for name, value in values.items())
+        self.adds = [(name, add) for name, add in found if add is not None]
+        modules = {k: v for k, v in values.items() if isinstance(v, nn.Module)}
+        inner = [module for each in modules.values() for module in each.modules()]
+        self.buffers = [module._buffers for module in inner if module._buffers]
+        unset = [name for name, value in values.items() if value is None]
+        self._names = [*modules, *unset]
+        self._values = [*modules.values(), *(None for _ in unset)]
+
+    def apply_to(self, attributes: dict[str, Any]) -> bool:
+        """Return whether the object has the same modules, and nothing that was missing."""
+        return [attributes[name] for name in self._names] == self._values
+
+
+def _find_add(value: object) -> Callable[[Snapshot, Any], None] | None:
+    if isinstance(value, Optimizer | nn.Module):  # their tensors are saved separately
+        return None
+    for kind, add in (
+        (Tensor, Snapshot._add_tensor),
+        (torch.Generator, Snapshot._add_generator),
+        (Undoable, Snapshot._add_object),
+        (dict, Snapshot._add_dict),
+        (Stateful, Snapshot._add_stateful),
+    ):
+        if isinstance(value, kind):
+            return add
+    return None
 
 
 class _Current(threading.local):
@@ -221,12 +228,12 @@ def save_rows(tensor: Tensor, rows: Tensor) -> None:
 
 def save_parameters(network: nn.Module) -> None:
     """Save which parameters the modules of a network have, before some are replaced for a call."""
-    for module in network.modules() if is_active() else ():
+    for module in network.modules() if _current.snapshot is not None else ():
         on_failure(module._parameters.update, module._parameters.copy())
 
 
 def save_tensors(owner: object, tensors: list[Tensor]) -> None:
-    """Save tensors of an object that are about to change, always the same ones."""
+    """Save tensors that are about to change: those that the owner changes in every step."""
     if _current.snapshot is not None:
         _current.snapshot.save(id(owner), tensors)
 
@@ -235,8 +242,3 @@ def save_optimizer(optimizer: Optimizer) -> None:
     """Save the state of an optimizer and the parameters that it is about to update."""
     if _current.snapshot is not None:
         _current.snapshot.add_optimizer(optimizer)
-
-
-def is_active() -> bool:
-    """Return whether a step that can be undone is under way in this thread."""
-    return _current.snapshot is not None

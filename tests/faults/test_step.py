@@ -71,9 +71,9 @@ class Calls:
         self.countdown()
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, countdown: Countdown) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.countdown = countdown
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -171,12 +171,12 @@ def check(build: Callable[[], Learner], inject: Inject, stride: int, grow: bool)
 @pytest.mark.parametrize("inject", INJECT)
 @pytest.mark.parametrize("method", NAMES)
 def test_a_failed_step_changes_nothing(method: str, inject: str) -> None:
-    assert check(partial(make, method), INJECT[inject], 61 if inject == "call" else 17, False) > 5
+    assert check(partial(make, method), INJECT[inject], 127 if inject == "call" else 43, False) > 5
 
 
 @pytest.mark.parametrize("method", ["derpp", "clser", "icarl"])
 def test_a_failed_step_that_grows_changes_nothing(method: str) -> None:
-    assert check(partial(make, method, adam=True, grow=True), Calls, 197, True) > 10
+    assert check(partial(make, method, adam=True, grow=True), Calls, 397, True) > 10
 
 
 @pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perdure import CLSER, DERPP, ER, Learner
+from perdure import ER, Learner
+from perdure.catalog import METHODS
 from perdure.state import as_bytes
 
 from .conftest import Count
@@ -69,14 +70,14 @@ def run(*functions: Callable[[], None]) -> None:
         raise errors[0]
 
 
-def make(kind: type[ER | DERPP | CLSER], seed: int) -> Learner:
-    return kind(network(), buffer_size=20, memory_batch=5, seed=seed)
+def make(method: str, seed: int) -> Learner:
+    return METHODS[method].learner(network(), buffer_size=20, memory_batch=5, seed=seed)
 
 
 def two_learners(steps: int) -> None:
     """Two learners train at the same time as each would alone."""
-    kinds = (CLSER, DERPP)
-    alone, together = ([make(kind, i) for i, kind in enumerate(kinds)] for _ in range(2))
+    methods = ("clser", "derpp")
+    alone, together = ([make(method, i) for i, method in enumerate(methods)] for _ in range(2))
 
     def train(learner: Learner) -> None:
         for number in range(steps):
@@ -86,7 +87,7 @@ def two_learners(steps: int) -> None:
     for learner in alone:
         train(learner)
     outside = torch.get_rng_state()
-    run(*(lambda learner=learner: train(learner) for learner in together))  # type: ignore[misc]
+    run(*(lambda learner=learner: train(learner) for learner in together))
     assert torch.equal(torch.get_rng_state(), outside)
     for one, other in zip(alone, together, strict=True):
         assert as_bytes(one.state_dict(), {}) == as_bytes(other.state_dict(), {})
