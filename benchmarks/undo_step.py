@@ -38,13 +38,13 @@ def build_network(name: str) -> tuple[nn.Module, tuple[int, ...]]:
 @contextmanager
 def without_copies() -> Iterator[None]:
     """Let failed steps be final, as if `observe` made no copies."""
-    take, restore, discard = Snapshot.take, Snapshot.restore, Snapshot.discard
-    for name in ("take", "restore", "discard"):
-        setattr(Snapshot, name, lambda self: None)
+    take, restore, commit = Snapshot.take, Snapshot.restore, Snapshot.commit
+    for name in ("take", "restore", "commit"):
+        setattr(Snapshot, name, lambda self, **_: None)
     try:
         yield
     finally:
-        Snapshot.take, Snapshot.restore, Snapshot.discard = take, restore, discard  # type: ignore[method-assign]
+        Snapshot.take, Snapshot.restore, Snapshot.commit = take, restore, commit  # type: ignore[method-assign]
 
 
 def measure(method: str, network: str, optimizer: str) -> dict[str, Any]:

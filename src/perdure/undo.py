@@ -3,12 +3,19 @@
 Before a step, a `Snapshot` saves what is small: counters, buffers, attributes. What is large or
 rarely changes is saved just before a step changes it, with the functions of this module: weights,
 rows of a memory, generators. They do nothing unless a step is under way.
+
+Copies of all weights would take too long for small networks. Where a step does not read weights
+after it has changed them, `postpone` executes the changes at its end instead: operations in place,
+which allocate nothing, in one call that no Python code and therefore no signal can interrupt.
 """
 
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable
+from functools import partial
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -45,6 +52,8 @@ class Snapshot:
         """Memory for copies, by who needs it; it is used again in every step."""
         self._outer: Snapshot | None = None
         self._taken = False
+        self.postponed: list[Callable[[], object]] | None = None
+        """Operations to execute at the end of the step; None if that is not possible."""
         self._gradients: bool | None = None
         """Whether gradients were enabled: an interrupted `no_grad` leaves them disabled."""
         self._clear()
@@ -56,13 +65,18 @@ class Snapshot:
         self._tensors: list[Tensor] = []
         self._saved: set[object] = set()
 
-    def take(self) -> None:
-        """Save the state, and what this thread saves until `discard` or `restore`."""
+    def take(self, *, may_postpone: bool = False) -> None:
+        """Save the state, and what this thread saves until `commit` or `restore`.
+
+        Args:
+            may_postpone: Whether `postpone` may have an effect.
+        """
         self._outer = None if _current.snapshot is self else _current.snapshot
         self._clear()
         self._gradients = torch.is_grad_enabled()
         self._add_object(self._owner)
         self.save(None, self._tensors)
+        self.postponed = [] if may_postpone else None
         self._taken = True
         _current.snapshot = self
 
@@ -83,10 +97,19 @@ class Snapshot:
         self.actions.append((_copy, (tensors, copies)))
         self._saved.add(key)
 
-    def discard(self) -> None:
-        """Keep all changes."""
-        _current.snapshot, self._gradients = self._outer, None
-        self._taken = False  # from here on, no call that could be interrupted
+    def commit(self) -> None:
+        """Execute postponed operations and keep all changes."""
+        _current.snapshot = self._outer
+        if self.postponed:
+            disable, reset = (
+                partial(_enable_gradients, on) for on in (False, bool(self._gradients))
+            )
+            keep = partial(setattr, self, "_taken", False)
+            deque(map(_call, [keep, disable, *self.postponed, reset]), maxlen=0)
+        self._discard()
+
+    def _discard(self) -> None:
+        self._taken, self._gradients, self.postponed = False, None, None
         self.actions, self._dicts, self._tensors, self._saved = [], [], [], set()
 
     def restore(self) -> None:
@@ -100,8 +123,9 @@ class Snapshot:
         while self._taken:
             try:
                 self._restore()
-                self.discard()
                 self._copies = {}
+                _current.snapshot = self._outer
+                self._discard()
             except KeyboardInterrupt as error:
                 interruption = error
         if interruption is not None:
@@ -205,6 +229,24 @@ class _Current(threading.local):
 
 
 _current = _Current()
+
+
+_call = methodcaller("__call__")
+_enable_gradients = torch._C._set_grad_enabled  # the public function is written in Python
+
+
+def postpone(operation: Callable[[], object]) -> bool:
+    """Execute an operation at the end of the step, if that is possible; return whether it is.
+
+    Args:
+        operation: Changes tensors in place and allocates nothing; a `functools.partial` of a
+            function of torch, not of Python code.
+    """
+    snapshot = _current.snapshot
+    if snapshot is None or snapshot.postponed is None:
+        return False
+    snapshot.postponed.append(operation)
+    return True
 
 
 def on_failure(function: Callable[..., object], *arguments: Any) -> None:

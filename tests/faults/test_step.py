@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from perdure import undo
 from perdure.catalog import METHODS
 from perdure.learners import Learner
 from perdure.records import Samples
@@ -72,12 +73,15 @@ class Calls:
 
 
 class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts operations on tensors, until all that can fail has succeeded."""
+
     def __init__(self, countdown: Countdown) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.countdown = countdown
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.countdown()
+        if undo._current.snapshot is not None:
+            self.countdown()
         return func(*args, **(kwargs or {}))
 
 

@@ -71,7 +71,8 @@ def run(*functions: Callable[[], None]) -> None:
 
 
 def make(method: str, seed: int) -> Learner:
-    return METHODS[method].learner(network(), buffer_size=20, memory_batch=5, seed=seed)
+    kind: Callable[..., Learner] = METHODS[method].learner
+    return kind(network(), buffer_size=20, memory_batch=5, seed=seed)
 
 
 def two_learners(steps: int) -> None:

@@ -106,6 +106,7 @@ class GEM(ProjectedGradient):
         {0: 10}
     """
 
+    _changes_weights_last = True
     capturable = False  # the quadratic programme is solved on the host
 
     def __init__(

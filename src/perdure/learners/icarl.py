@@ -49,6 +49,7 @@ class ICaRL(Learner):
         ({0: 3, 1: 3}, ['nearest_mean', 'working'])
     """
 
+    _changes_weights_last = True
     needs_boundaries = True
     replays_with_batch = True
     memory: ExemplarSet

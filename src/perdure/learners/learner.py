@@ -12,7 +12,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -46,6 +46,7 @@ from perdure.undo import (
     Snapshot,
     Undoable,
     on_failure,
+    postpone,
     save_generator,
     save_optimizer,
     save_tensors,
@@ -205,14 +206,18 @@ class Learner(Undoable, ABC):
         """
         with self._lock:
             try:
-                self._snapshot.take()
+                number = self._observed + 1
+                checks = number >= 16 and number.bit_count() == 1
+                # Not for a subclass, whose step may read the weights after it has changed them.
+                last = "_changes_weights_last" in vars(type(self)) and self.device.type == "cpu"
+                self._snapshot.take(may_postpone=last and not checks)
                 inputs, labels = self._check_batch(inputs, labels, values=check)
                 with self.randomness():
                     self.step(inputs, labels)
-                self._observed += 1
-                if self._observed >= 16 and self._observed.bit_count() == 1:
+                self._observed = number
+                if checks:
                     self.check_progress()
-                self._snapshot.discard()
+                self._snapshot.commit()
             except BaseException:
                 self._snapshot.restore()
                 raise
@@ -374,8 +379,11 @@ class Learner(Undoable, ABC):
         (group,) = self.optimizer.param_groups
         trained = [p for p in group["params"] if p.grad is not None]
         with torch.no_grad():
-            save_tensors(self.optimizer, group["params"])
-            torch._foreach_add_(trained, [p.grad for p in trained], alpha=-group["lr"])
+            gradients = [p.grad for p in trained]
+            update = partial(torch._foreach_add_, trained, gradients, alpha=-group["lr"])
+            if not postpone(update):
+                save_tensors(self.optimizer, group["params"])
+                update()
 
     @contextmanager
     def randomness(self) -> Iterator[None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -18,7 +19,7 @@ from perdure.memory.frozen import (
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
 from perdure.structures import Inputs, call
-from perdure.undo import Undoable, save_generator, save_tensors
+from perdure.undo import Undoable, postpone, save_generator, save_tensors
 
 if TYPE_CHECKING:
     from perdure.kernels.average import MovingAverage
@@ -120,12 +121,16 @@ class SemanticMemory(Undoable):
         Args:
             step: Number of the current training step, counted from 1.
         """
-        save_tensors(self, self._averaged)
         weight = self._weight(step)
         if self._device.type == "cuda" and self._can_fuse():
+            save_tensors(self, self._averaged)
             self._fused_update(weight)
-        else:
-            torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
+            return
+        weights = [weight] * len(self._averaged)
+        update = partial(torch._foreach_lerp_, self._averaged, self._working, weights)
+        if not postpone(update):
+            save_tensors(self, self._averaged)
+            update()
 
     def _weight(self, step: Tensor) -> Tensor:
         """Return the weight of the working network in this step: 0 if no update is due."""
