@@ -63,7 +63,7 @@ class Snapshot:
         """Actions that undo changes, in the order of the changes."""
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
         self._tensors: list[Tensor] = []
-        self._saved: set[object] = set()
+        self._saved: dict[object, bool] = {}
 
     def take(self, *, may_postpone: bool = False) -> None:
         """Save the state, and what this thread saves until `commit` or `restore`.
@@ -95,22 +95,19 @@ class Snapshot:
         except RuntimeError:  # other tensors than in the last step
             copies = self._copies[key] = [tensor.detach().clone() for tensor in tensors]
         self.actions.append((_copy, (tensors, copies)))
-        self._saved.add(key)
+        self._saved[key] = True
 
     def commit(self) -> None:
         """Execute postponed operations and keep all changes."""
         _current.snapshot = self._outer
         if self.postponed:
-            disable, reset = (
-                partial(_enable_gradients, on) for on in (False, bool(self._gradients))
-            )
             keep = partial(setattr, self, "_taken", False)
+            disable = partial(_enable_gradients, False)
+            reset = partial(_enable_gradients, bool(self._gradients))
             deque(map(_call, [keep, disable, *self.postponed, reset]), maxlen=0)
-        self._discard()
-
-    def _discard(self) -> None:
+        # No calls from here on: they could be interrupted, and the changes are final.
         self._taken, self._gradients, self.postponed = False, None, None
-        self.actions, self._dicts, self._tensors, self._saved = [], [], [], set()
+        self.actions, self._dicts, self._tensors, self._saved = [], [], [], {}
 
     def restore(self) -> None:
         """Undo all changes since `take`, also if that was interrupted.
@@ -123,9 +120,8 @@ class Snapshot:
         while self._taken:
             try:
                 self._restore()
-                self._copies = {}
-                _current.snapshot = self._outer
-                self._discard()
+                self._copies, self.postponed = {}, None
+                self.commit()
             except KeyboardInterrupt as error:
                 interruption = error
         if interruption is not None:
