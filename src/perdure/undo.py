@@ -212,11 +212,10 @@ def _find_add(value: object) -> Callable[[Snapshot, Any], None] | None:
         (torch.Generator, Snapshot._add_generator),
         (Undoable, Snapshot._add_object),
         (dict, Snapshot._add_dict),
-        (Stateful, Snapshot._add_stateful),
     ):
         if isinstance(value, kind):
             return add
-    return None
+    return Snapshot._add_stateful if hasattr(type(value), "load_state_dict") else None
 
 
 class _Current(threading.local):

@@ -64,11 +64,10 @@ class Calls:
 
     def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
         code = frame.f_code
-        if (
-            code.co_filename == __file__
-            or "functorch" in code.co_filename
-            or event not in ("call", "c_call")
-        ):
+        if code.co_filename == __file__ or event not in ("call", "c_call"):
+            return
+        callers = (code, frame.f_back.f_code) if frame.f_back else (code,)
+        if any("functorch" in caller.co_filename for caller in callers):
             return
         if event == "call" and code.co_flags & inspect.CO_GENERATOR:
             return

@@ -204,7 +204,7 @@ class Learner(Undoable, ABC):
         Raises:
             ValueError: If the batch does not fit the network.
         """
-        with self._lock:
+        with self._lock, _global_generators:
             try:
                 number = self._observed + 1
                 checks = number >= 16 and number.bit_count() == 1
@@ -212,8 +212,14 @@ class Learner(Undoable, ABC):
                 last = "_changes_weights_last" in vars(type(self)) and self.device.type == "cpu"
                 self._snapshot.take(may_postpone=last and not checks)
                 inputs, labels = self._check_batch(inputs, labels, values=check)
-                with self.randomness():
-                    self.step(inputs, labels)
+                # Not `with self.randomness()`: a generator that is interrupted as it ends is
+                # continued when it is collected, after the step has been undone.
+                outside = _global_state(self.device)
+                on_failure(_set_global_state, outside, self.device)
+                _set_global_state(self._global_random, self.device)
+                self.step(inputs, labels)
+                self._global_random = _global_state(self.device)
+                _set_global_state(outside, self.device)
                 self._observed = number
                 if checks:
                     self.check_progress()
@@ -393,7 +399,6 @@ class Learner(Undoable, ABC):
         """
         with self._lock, _global_generators:
             outside = _global_state(self.device)
-            on_failure(_set_global_state, outside, self.device)
             _set_global_state(self._global_random, self.device)
             try:
                 yield
