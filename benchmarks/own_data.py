@@ -12,7 +12,8 @@ Debian's package dataset-fashion-mnist, CIFAR-10 from its Python version.
 set, a kind of stream, a length, a network, an optimizer, a method and a seed. `--set NAME=VALUE`
 changes an argument of CLS-ER and Mean-ER; runs with different values are kept apart.
 
-`show` prints the tables of the documentation as Markdown.
+`show` prints the tables of docs/own-data-results.md as Markdown. `docs/make_results.py` writes them
+to that page from results/own-data.jsonl. Cases of which runs are missing are left out.
 
 The defaults of the library were chosen on the sets named "choose"; the others report.
 """
@@ -43,6 +44,7 @@ import perdure
 
 CHOOSE = ("fashion-mnist", "texture", "optdigits")
 REPORT = ("cifar10", "letter", "satimage", "penbased", "languages")
+SETS = {"choose": CHOOSE, "report": REPORT, "all": CHOOSE + REPORT}
 METHODS = ("sgd", "er", "derpp", "mean-er", "clser")
 SEEDS = range(5)
 BATCH = 32
@@ -348,7 +350,7 @@ def key(row: dict[str, Any]) -> str:
 
 def run(arguments: argparse.Namespace) -> None:
     given = {k: json.loads(v) for k, v in (word.split("=") for word in arguments.set)}
-    names = {"choose": CHOOSE, "report": REPORT, "all": CHOOSE + REPORT}[arguments.sets]
+    names = SETS[arguments.sets]
     done = {key(row) for row in read(arguments.results)}
     work = []
     for case, method, seed in itertools.product(
@@ -378,58 +380,211 @@ def read(path: Path) -> list[dict[str, Any]]:
 
 # -- tables ---------------------------------------------------------------------------------
 
+PREDICTORS = {
+    "clser": "CLS-ER",
+    "clser working": "its working network",
+    "mean-er": "Mean-ER",
+    "derpp": "DER++",
+    "er": "ER",
+    "sgd": "SGD",
+}
+NAMES = {
+    "classes": "new classes",
+    "drift": "drifting inputs",
+    "recurring": "recurring tasks",
+    "mlp": "MLP",
+    "cnn": "CNN",
+    "sgd": "SGD",
+    "adam": "Adam",
+}
+RIVALS = {"er": "ER", "clser working": "its own working network"}
+"""What CLS-ER's answer must not fall behind."""
+TOLERANCE = 1.0
+GAIN = 2.0
+"""Goal for the mean difference between CLS-ER and ER."""
 
-def summary(rows: list[dict[str, Any]]) -> dict[Case, dict[str, np.ndarray[Any, Any]]]:
-    """Accuracies over seeds by case and predictor: "er", "clser", "clser working" and so on."""
+Accuracies = dict[str, np.ndarray[Any, Any]]
+"""Over seeds, by predictor: "er", "clser", "clser working" and so on."""
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[Case, Accuracies]:
+    """The cases for which all predictors have the same seeds, at least two."""
     found: dict[Case, dict[str, dict[int, float]]] = {}
     for row in rows:
         case = Case(*(row[name] for name in Case._fields))
         for n, (predictor, value) in enumerate(row["accuracy"].items()):
             label = row["method"] if n == 0 else f"{row['method']} {predictor}"
-            found.setdefault(case, {}).setdefault(label, {})[row["seed"]] = value
-    return {
-        case: {
-            label: np.array([v for _, v in sorted(seeds.items())]) for label, seeds in by.items()
-        }
-        for case, by in found.items()
-    }
+            if label in PREDICTORS:
+                found.setdefault(case, {}).setdefault(label, {})[row["seed"]] = value
+    needed = ("er", "derpp", "clser", "clser working")
+    labels = [
+        label
+        for label in PREDICTORS
+        if label in needed or any(label in by for by in found.values())
+    ]
+    table = {}
+    for case, by in sorted(found.items()):
+        seeds = sorted(by.get("clser", {}))
+        if len(seeds) > 1 and all(sorted(by.get(label, {})) == seeds for label in labels):
+            table[case] = {label: np.array([by[label][s] for s in seeds]) for label in labels}
+    return table
 
 
-def below(case: dict[str, np.ndarray[Any, Any]], rival: str) -> tuple[float, float]:
+def difference(by: Accuracies, rival: str) -> tuple[float, float]:
     """How far CLS-ER's answer is above a rival, and twice the standard error of the difference."""
-    difference = case["clser"] - case[rival]
-    return float(difference.mean()), 2 * float(difference.std(ddof=1)) / math.sqrt(len(difference))
+    found = by["clser"] - by[rival]
+    return float(found.mean()), 2 * float(found.std(ddof=1)) / math.sqrt(len(found))
+
+
+def is_miss(by: Accuracies, rival: str) -> bool:
+    """Whether CLS-ER's answer is below a rival by more than the tolerance and the error."""
+    mean, error = difference(by, rival)
+    return mean + error < -TOLERANCE
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
+
+
+def signed(value: float, digits: int = 1) -> str:
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
+def average(name: str, part: list[Accuracies]) -> list[str]:
+    """A line of means over cases, and of the difference between CLS-ER and ER."""
+    means = [f"{np.mean([by[label].mean() for by in part]):.1f}" for label in part[0]]
+    gain = float(np.mean([difference(by, "er")[0] for by in part]))
+    return [name, str(len(part)), signed(gain), *means]
+
+
+def averages(table: dict[Case, Accuracies], groups: dict[str, dict[str, list[Accuracies]]]) -> str:
+    labels = [PREDICTORS[label] for label in next(iter(table.values()))]
+    head = ["", "cases", "CLS-ER over ER", *labels]
+    lines = [average(name, part) for group in groups.values() for name, part in group.items()]
+    return markdown(head, [*lines, average("**all**", list(table.values()))])
+
+
+def by_data(table: dict[Case, Accuracies]) -> str:
+    """Means over all cases of a data set."""
+    found: dict[str, list[Accuracies]] = {}
+    for case, by in table.items():
+        found.setdefault(case.data, []).append(by)
+    return averages(table, {"data": found})
+
+
+def by_property(table: dict[Case, Accuracies]) -> str:
+    """Means over all cases with the same length, kind of stream, network or optimizer."""
+    groups: dict[str, dict[str, list[Accuracies]]] = {}
+    for case, by in sorted(table.items(), key=lambda item: item[0].steps):
+        for group, name in (
+            ("steps", f"{case.steps:,} steps"),
+            ("kind", NAMES[case.kind]),
+            ("network", NAMES.get(case.network, case.network)),
+            ("optimizer", NAMES[case.optimizer]),
+        ):
+            groups.setdefault(group, {}).setdefault(name, []).append(by)
+    return averages(table, groups)
+
+
+def coverage(table: dict[Case, Accuracies], expected: list[Case]) -> str:
+    """How many of the cases are complete, and which are not."""
+    seeds = sorted({len(by["clser"]) for by in table.values()})
+    number = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
+    text = f"The tables cover {len(table)} of {len(expected)} cases, with {number} seeds each."
+    missing: dict[str, int] = {}
+    for case in expected:
+        if case not in table:
+            group = f"{case.data}, {NAMES.get(case.network, case.network)}, {case.steps:,} steps"
+            missing[group] = missing.get(group, 0) + 1
+    if missing:
+        text += " Not complete: " + "; ".join(f"{k} ({n})" for k, n in missing.items()) + "."
+    return text
+
+
+def goals(table: dict[Case, Accuracies]) -> str:
+    lines = []
+    for rival, name in RIVALS.items():
+        worst = min(difference(by, rival)[0] for by in table.values())
+        missed = sum(is_miss(by, rival) for by in table.values())
+        lines.append(
+            [
+                f"nowhere more than {TOLERANCE:g} point below {name}, beyond two standard errors",
+                f"missed in {missed} of {len(table)} cases; worst difference {signed(worst)}",
+                "no" if missed else "yes",
+            ]
+        )
+    gains = [difference(by, "er")[0] for by in table.values()]
+    mean, better = float(np.mean(gains)), np.mean(np.array(gains) > 0)
+    lines.append(
+        [
+            f"at least {GAIN:g} points above ER on average",
+            f"{signed(mean, 2)}; better in {better:.0%} of the cases",
+            "yes" if mean >= GAIN else "no",
+        ]
+    )
+    return markdown(["goal for CLS-ER's answer", "measured", "met"], lines)
+
+
+def named(case: Case) -> list[str]:
+    words = [NAMES.get(word, word) for word in (case.kind, case.network, case.optimizer)]
+    return [case.data, words[0], f"{case.steps:,}", *words[1:]]
+
+
+CASE_HEAD = ["data set", "stream", "steps", "network", "optimizer"]
+
+
+def misses(table: dict[Case, Accuracies]) -> str:
+    lines = []
+    for case, by in table.items():
+        for rival, name in RIVALS.items():
+            if is_miss(by, rival):
+                mean, error = difference(by, rival)
+                lines.append([*named(case), name, f"{signed(mean)} ± {error:.1f}"])
+    return markdown([*CASE_HEAD, "below", "difference"], lines) if lines else "None."
+
+
+def all_cases(table: dict[Case, Accuracies]) -> str:
+    """Mean ± standard deviation over seeds."""
+    head = [*CASE_HEAD, "seeds", *(PREDICTORS[label] for label in next(iter(table.values())))]
+    lines = [
+        [
+            *named(case),
+            str(len(by["clser"])),
+            *(f"{v.mean():.1f} ± {v.std(ddof=1):.1f}" for v in by.values()),
+        ]
+        for case, by in table.items()
+    ]
+    return markdown(head, lines)
+
+
+TABLES = {
+    "own-data-goals": goals,
+    "own-data-sets": by_data,
+    "own-data-properties": by_property,
+    "own-data-misses": misses,
+    "own-data-cases": all_cases,
+}
+
+
+def tables(path: Path, sets: str = "report", given: dict[str, Any] | None = None) -> dict[str, str]:
+    """The tables of the documentation in Markdown, by name; empty if no case is complete."""
+    rows = [
+        row
+        for row in read(path)
+        if row["data"] in SETS[sets]
+        and (row["method"] not in ("clser", "mean-er") or row.get("set", {}) == (given or {}))
+    ]
+    table = summary(rows)
+    if not table:
+        return {}
+    found = {name: make(table) for name, make in TABLES.items()}
+    return {"own-data-coverage": coverage(table, cases(SETS[sets])), **found}
 
 
 def show(arguments: argparse.Namespace) -> None:
     given = {k: json.loads(v) for k, v in (word.split("=") for word in arguments.set)}
-    rows = [
-        row
-        for row in read(arguments.results)
-        if row["method"] not in ("clser", "mean-er") or row.get("set", {}) == given
-    ]
-    names = {"choose": CHOOSE, "report": REPORT, "all": CHOOSE + REPORT}[arguments.sets]
-    table = {case: v for case, v in summary(rows).items() if case.data in names}
-    heads = ("sgd", "er", "derpp", "mean-er", "clser", "clser working")
-    print("| data, stream, steps, network, optimizer | " + " | ".join(heads) + " |")
-    print("|---" * (len(heads) + 1) + "|")
-    misses = []
-    for case, by in sorted(table.items()):
-        cells = [f"{by[h].mean():.1f} ± {by[h].std(ddof=1):.1f}" if h in by else "–" for h in heads]
-        print(f"| {', '.join(map(str, case))} | " + " | ".join(cells) + " |")
-        for rival in ("er", "clser working"):
-            mean, error = below(by, rival)
-            if mean + error < -1:
-                misses.append(
-                    f"{', '.join(map(str, case))}: {mean:.1f} ± {error:.1f} against {rival}"
-                )
-    print()
-    for rival in ("er", "derpp", "clser working"):
-        gains = np.array([below(by, rival)[0] for by in table.values() if rival in by])
-        better = f"better in {np.mean(gains > 0):.0%} of {len(gains)} cases"
-        mean, worst = f"{gains.mean():+.2f} on average", f"worst {gains.min():+.2f}"
-        print(f"CLS-ER over {rival}: {mean}, {worst}, {better}")
-    print("More than 1 point below, beyond two standard errors:", "; ".join(misses) or "none")
+    found = tables(arguments.results, arguments.sets, given)
+    print("\n\n".join(found.values()) or "No case is complete.")
 
 
 def main() -> None:
@@ -444,7 +599,7 @@ def main() -> None:
     for verb in ("run", "show"):
         one = verbs.add_parser(verb)
         one.add_argument("--results", type=Path, default=RESULTS)
-        one.add_argument("--sets", choices=("choose", "report", "all"), default="all")
+        one.add_argument("--sets", choices=tuple(SETS), default="all")
         one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE")
         if verb == "run":
             one.add_argument("--data", type=Path, required=True)

@@ -4,16 +4,19 @@
 
 A table is written between `<!-- table NAME -->` and `<!-- end -->`, where NAME is a stream, a
 method, `components`, `sensitivity`, `task-il` or `overview`. Its numbers come from the run folders
-in results/runs, and from results/mnist.jsonl for the MNIST streams. With --check, pages are not
-changed; the exit status is 1 if any table is out of date. `results_site.py` builds the page with
-all rows from the same records.
+in results/runs, and from results/mnist.jsonl for the MNIST streams. Tables whose names begin with
+`own-data` are those of benchmarks/own_data.py, from results/own-data.jsonl. With --check, pages are
+not changed; the exit status is 1 if any table is out of date. `results_site.py` builds the page
+with all rows from the same records.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import re
+import runpy
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -290,12 +293,22 @@ def overview(rows: Sequence[Row]) -> str:
     return table(("method", *OVERVIEW_STREAMS), cells)
 
 
+@functools.cache
+def own_data() -> dict[str, str]:
+    """The tables of the benchmark on own data, by name."""
+    benchmark = runpy.run_path(str(ROOT / "benchmarks" / "own_data.py"))
+    found: dict[str, str] = benchmark["tables"](ROOT / "results" / "own-data.jsonl")
+    return found
+
+
 def make_table(rows: Sequence[Row], name: str) -> str:
     """The table of this name."""
     if name in catalog.STREAMS:
         return stream_table(rows, name)
     if name in catalog.METHODS:
         return method_table(rows, name)
+    if name.startswith("own-data"):
+        return own_data().get(name, "Not run yet.\n")
     others = {
         "components": components,
         "sensitivity": sensitivity,

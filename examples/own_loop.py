@@ -36,6 +36,4 @@ def train_and_test(learner: Learner) -> float:
 if __name__ == "__main__":
     print("accuracy on all six patterns")
     print(f"  SGD     {train_and_test(SGD(network())):4.0%}")
-    # The default rates and decays suit long streams; this one has 300 steps.
-    clser = CLSER(network(), buffer_size=60, stable_decay=0.95, stable_rate=0.5, plastic_decay=0.9)
-    print(f"  CLS-ER  {train_and_test(clser):4.0%}")
+    print(f"  CLS-ER  {train_and_test(CLSER(network(), buffer_size=60)):4.0%}")

@@ -20,6 +20,8 @@ from perdure.testing import check_learner
 class RecentFirst(ER):
     """Two steps on each batch: on the new samples, then on past ones, scaled by `past_weight`."""
 
+    replays_with_batch = False  # new and past samples pass through the network separately
+
     def __init__(self, network: nn.Module, *, past_weight: float = 1.0, **common: Any) -> None:
         super().__init__(network, **common)
         if not 0 < past_weight < float("inf"):
@@ -31,11 +33,11 @@ class RecentFirst(ER):
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)  # None while the memory is empty
         x, y = self.prepare(batch)
-        loss = F.cross_entropy(self.network(x), y)
+        loss = F.cross_entropy(self.logits(x), y)
         if past is not None:
             self.inner_step(loss)  # every step on a batch except the last
             x, y = self.prepare(past)
-            loss = self.past_weight * F.cross_entropy(self.network(x), y)
+            loss = self.past_weight * F.cross_entropy(self.logits(x), y)
         self.optimizer_step(loss)  # the last step; it counts the batch
         self.memory.add(batch)
 

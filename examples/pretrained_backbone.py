@@ -56,9 +56,7 @@ def main() -> None:
     network.backbone.eval()  # BatchNorm keeps its statistics
     network.head = nn.Linear(32, 5)  # a new head for the new classes
 
-    learner = perdure.CLSER(
-        network, buffer_size=200, lr=0.1, stable_decay=0.95, stable_rate=1.0, plastic_decay=0.9
-    )
+    learner = perdure.CLSER(network, buffer_size=200)
     for digit in range(5, 10):
         rows = (labels == digit).nonzero().squeeze(1)
         for batch in torch.split(rows.repeat(3), 10):

@@ -59,7 +59,11 @@ def phases(runs: Collection) -> None:
         matrices = [scores.matrix for scores in setting.scores(setting.predictors[0])]
         last = range(len(matrices[0]) - 3, len(matrices[0]))  # row k is after phase k
         means = [fmean(fmean(v or 0.0 for v in matrix[k][:k]) for matrix in matrices) for k in last]
-        print(f"after phases {[*last]}: {[round(mean, 2) for mean in means]}  {setting.label}")
+        composed = setting.config.stream_seed or "fixed"
+        print(
+            f"{composed} stream, after phases {[*last]}: {[round(mean, 2) for mean in means]}  "
+            f"{setting.label}"
+        )
 
 
 def swings() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
 import subprocess
@@ -18,7 +19,7 @@ import torch
 
 import perdure
 from perdure import catalog
-from perdure.cli import parse
+from perdure.cli import main, parse
 from perdure.cli.data import DataOptions, FetchOptions
 from perdure.cli.reproduce import ReproduceOptions
 from perdure.cli.run import RunOptions
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).parents[1]
 PAGES = sorted({*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")})
+TUTORIALS = sorted(ROOT.glob("docs/tutorials/*.md"))
 
 PLACEHOLDERS = {"STREAM": "s-mnist", "METHOD": "clser", "BUFFER": "500", "N": "5", "DIR": "data"}
 
@@ -108,19 +110,43 @@ def test_pages_are_parsed() -> None:
     assert anchors(page) == {"a-page-it-is", "perdure.CLSER"}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=page_name)
+@pytest.mark.parametrize("page", sorted(set(PAGES) - set(TUTORIALS)), ids=page_name)
 def test_python_runs(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The Python blocks of a page run in order and share their names."""
     monkeypatch.chdir(tmp_path)
-    names: dict[str, Any] = {"__name__": "__main__"}  # the blocks of a page share names
+    names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks(page.read_text()):
-        if block.language != "python":
-            continue
-        # Empty lines before it make a traceback show the line of the page.
-        code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            exec(code, names)
+        if block.language == "python":
+            run_python(block, page, names)
+
+
+def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
+    # Empty lines before it make a traceback show the line of the page.
+    code = compile("\n" * (block.line - 1) + block.text, str(page), "exec")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        exec(code, names)
+
+
+@pytest.mark.parametrize("page", TUTORIALS, ids=page_name)
+def test_tutorials_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python, modules (blocks that start with their file's name) and commands run in order."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks(page.read_text()):
+        if module := re.match(r"# (\w+\.py)\n", block.text):
+            Path(module[1]).write_text(block.text)
+        elif block.language == "python":
+            run_python(block, page, names)
+        for line, (program, *words) in commands(f"```{block.language}\n{block.text}```"):
+            assert program == "perdure", line
+            assert main([*words, *(["--workers", "1"] if words[0] == "run" else [])]) == 0
+    for name in set(sys.modules):
+        if Path(f"{name}.py").is_file():
+            del sys.modules[name]
+    assert "report.html" in os.listdir()
+    assert {"model.onnx", "model.pt2"} <= set(os.listdir())
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

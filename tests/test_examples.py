@@ -123,6 +123,7 @@ def test_continue_learning(here: Path) -> None:
     assert (here / "learner.safetensors").is_file()
 
 
+@pytest.mark.slow
 def test_pretrained_backbone(here: Path) -> None:
     printed = perform("pretrained_backbone")
     (accuracy,) = percentages(printed)

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
     )
     from perdure.records import Samples
     from perdure.streams import (
+        ImageEncoder,
         Stream,
+        TableEncoder,
         from_batches,
         from_dataset,
         from_image_folder,
@@ -54,11 +56,13 @@ __all__ = [
     "SGD",
     "Callback",
     "ICaRL",
+    "ImageEncoder",
     "Learner",
     "MeanER",
     "Predictor",
     "Samples",
     "Stream",
+    "TableEncoder",
     "fit",
     "from_batches",
     "from_dataset",

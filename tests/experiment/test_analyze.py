@@ -269,7 +269,7 @@ def test_analyses_what_is_finished_and_names_the_rest(
     assert "has no result.json" in reasons[partial.relative_to(tmp_path).as_posix()]
     assert "config.json" in reasons["runs/model"]
     assert "config.json" in reasons["runs/damaged"]
-    assert "calibration error" in " ".join(out.split())
+    assert "calibration" in out
 
     before = (run / "analysis.json").stat().st_mtime_ns
     assert main(["analyze", str(run), str(place), *FLAGS, "--json", "--quiet"]) == 0

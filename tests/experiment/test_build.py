@@ -17,6 +17,7 @@ from perdure.config import RunConfig
 from perdure.experiment.build import build_run, initialised, read_dataset
 from perdure.experiment.resolve import resolve
 from perdure.memory import SemanticMemory
+from perdure.results.folder import RunFolder
 from perdure.state import as_bytes
 from perdure.streams import Scale
 from perdure.training import Run
@@ -290,6 +291,12 @@ def test_a_run_of_a_users_method_stream_and_network_is_loaded(write: Write, tmp_
     learner.observe(torch.rand(4, 6), torch.tensor([0, 1, 2, 3]))
 
 
+def test_the_settings_in_a_run_folder_are_those_of_the_run(tmp_path: Path) -> None:
+    config = resolve("s-mnist", "er", 20, dataset="mnist5k", max_steps=1, optimizer="adam")
+    read = RunFolder(train_one(config, tmp_path)).read("config.json", RunConfig)
+    assert read.identity() == config.identity()
+
+
 @pytest.mark.parametrize("method", ["clser", "derpp"])
 def test_networks_grow_on_streams_that_do_not_state_their_classes(
     method: str, write: Write, tmp_path: Path
@@ -314,7 +321,7 @@ def test_networks_grow_on_streams_that_do_not_state_their_classes(
         """,
     )
     config = resolve("unknown:stream", method, 20, network="unknown:network")
-    learner = load_run(train_one(config, tmp_path))
+    learner = load_run(train_one(config, tmp_path), trust_code=True)
     assert learner.predict_proba(torch.eye(6)).shape == (6, 5)
     learner.observe(torch.eye(6), torch.arange(6))
     assert learner.predict_proba(torch.eye(6)).shape == (6, 6)

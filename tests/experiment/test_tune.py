@@ -118,8 +118,8 @@ def test_the_test_set_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     before = found(run(search(tmp_path / "before"), 3))
     load = data.load
 
-    def permuted(*args: Any) -> Dataset:
-        dataset = load(*args)
+    def permuted(*args: Any, **options: Any) -> Dataset:
+        dataset = load(*args, **options)
         labels = dataset.test.labels[torch.randperm(len(dataset.test.labels))]
         assert not torch.equal(labels, dataset.test.labels)
         return replace(dataset, test=dataset.test._replace(labels=labels))

@@ -33,6 +33,6 @@ def test_folders_whose_names_are_not_utf8_are_reported(tmp_path: Path) -> None:
     name = os.fsencode(out)
     for form in ("html", "md", "tex"):
         written = b"%s/report.%s" % (name, form.encode())
-        ended = perdure("report", name, "-o", written, "--as-is")
+        ended = perdure("report", name, "-o", written)
         assert (ended.returncode, ended.stderr) == (0, b"")
         Path(os.fsdecode(written)).read_text(encoding="utf-8")

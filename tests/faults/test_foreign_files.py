@@ -165,7 +165,7 @@ def test_odd_run_folders_are_listed_and_the_others_reported(tmp_path: Path) -> N
     assert {Path(folder.place).name for folder in skipped} == {*ODD, "pipe", "pipe of results"}
     assert {folder.state for folder in skipped} == {"damaged", "unfinished"}
     out = tmp_path / "report.html"
-    assert main(["report", str(runs), "-o", str(out), "--as-is", "--quiet"]) == 0
+    assert main(["report", str(runs), "-o", str(out), "--quiet"]) == 0
     page = out.read_text()
     assert all(f"runs/{name}" in page for name in ODD)
 

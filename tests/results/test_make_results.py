@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import runpy
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,6 +46,8 @@ def test_tables_show_the_stored_results(script: ModuleType) -> None:
     assert "| ER | 500 | working | 64.21 ± 1.50 | 2 | 57.74 ± 0.27 | **above** |" in cifar
     gcil = script.make_table(rows, "gcil-cifar100-uniform")
     assert "| ER (fixed stream) | 500 | working | 22.99 ± 0.55 | 22.44 ± 0.32 | 2 | – | – |" in gcil
+    assert "| 28.20 ± 0.92 | 28.30 ± 0.88 | 2 | 28.21 ± 0.69 | agrees |" in gcil
+    assert "36.34 ± 0.59; 37.01 ± 1.67 | agrees |" in gcil
     assert "91.80 ± 0.53 | 10 | 92.05 ± 0.32" in script.make_table(rows, "clser")
     assert "| 0.15 | 0.1 | 0.2 | 69.51 " in script.make_table(rows, "sensitivity")
     for name in ("components", "overview", "sgd", "s-mnist"):
@@ -66,3 +70,31 @@ def test_pages_are_checked_and_filled(script: ModuleType, tmp_path: Path) -> Non
     assert text.endswith("\n<!-- end -->\nafter\n")
     assert "old" not in text
     assert script.main(["--check"], tmp_path) == 0
+
+
+def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
+    tables = runpy.run_path(str(ROOT / "benchmarks" / "own_data.py"))["tables"]
+    assert tables(tmp_path / "missing.jsonl") == {}
+    rows = []
+    for steps, answer, seeds in ((100, 40.0, 3), (600, 70.0, 2)):
+        case = {"data": "letter", "kind": "classes", "steps": steps, "network": "mlp"}
+        for seed in range(seeds):
+            run = {**case, "optimizer": "sgd", "seed": seed}
+            for method in ("er", "derpp"):
+                rows.append({**run, "method": method, "accuracy": {"working": 50.0 + seed}})
+            if steps == 600 and seed == 1:  # not run yet
+                continue
+            own = {"stable": answer + seed, "plastic": 0.0, "working": answer + seed - 1}
+            rows.append({**run, "method": "clser", "accuracy": own})
+    file = tmp_path / "own-data.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = tables(file)
+    assert "| **all** | 1 | −10.0 | 41.0 | 40.0 | 51.0 | 51.0 |" in found["own-data-sets"]
+    assert "ER | −10.0 ± 0.0 |" in found["own-data-misses"]
+    assert "its own working network" not in found["own-data-misses"]
+    assert found["own-data-goals"].count("| no |") == 2
+    assert "cover 1 of 90 cases, with 3 seeds each" in found["own-data-coverage"]
+    assert "letter, MLP, 600 steps (6)" in found["own-data-coverage"]
+    assert "600" not in found["own-data-cases"]
+    assert tables(file, "choose") == {}
+    assert tables(file, given={"stable_window": 0.1}) == {}

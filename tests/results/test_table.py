@@ -363,6 +363,7 @@ def test_every_identifying_setting_changes_the_hash() -> None:
         "ranks": 2,
         "prequential": True,
         "prequential_window": 10,
+        "initial_evaluation": True,
     }
     assert set(others) == set(base.identity())
     hashes = {replace(base, **{name: value}).hash for name, value in others.items()}

@@ -9,7 +9,7 @@ import pytest
 import torch
 from PIL import Image
 
-from perdure.streams import from_image_folder
+from perdure.streams import ImageEncoder, from_image_folder
 from perdure.streams.from_files import stream_from_files
 
 
@@ -128,3 +128,21 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert (stream.shape, len(stream.tasks)) == ((1, 2, 2), 2)
     with pytest.raises(ValueError, match="'colour=red'; expected NAME=VALUE"):
         stream_from_files("images", f"{tmp_path / 'pets'},colour=red")
+
+
+def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    paths = []
+    for label in ("cat", "dog"):
+        for number in range(2):
+            pixels = draws.integers(256, size=(20, 30, 3), dtype=np.uint8)
+            paths.append(tmp_path / "pets" / label / f"{number}.png")
+            paths[-1].parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(paths[-1])
+    stream = from_image_folder(tmp_path / "pets", size=(8, 10), grayscale=True, test_share=0)
+    assert stream.encoder is not None
+    stream.encoder.save(tmp_path / "encoder.json")
+    encoder = ImageEncoder.load(tmp_path / "encoder.json")
+    assert torch.equal(encoder.encode(paths), stream.tasks[0].samples().inputs)
+    assert encoder.encode(paths[0]).shape == (1, 1, 8, 10)
+    assert encoder.decode([1]) == ["dog"]

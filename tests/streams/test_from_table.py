@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from perdure.streams import from_table
+from perdure.streams import ImageEncoder, TableEncoder, from_table
 from perdure.streams.from_files import stream_from_files
 
 N = 40
@@ -161,3 +161,59 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert stream.shape == (4,)
     with pytest.raises(ValueError, match="target is missing"):
         stream_from_files("table", str(tmp_path / "rides.csv"))
+
+
+# -- new rows -------------------------------------------------------------------------------
+
+
+def test_the_encoder_encodes_new_rows_as_the_stream_did(tmp_path: Path) -> None:
+    rows: dict[str, list[Any]] = {
+        "km": [1, 5, 3, 9] * 5,
+        "city": ["Rome", "Oslo", "", "Oslo"] * 5,
+        "kind": ["bike", "car", "bike", "car"] * 5,
+    }
+    stream = from_table(rows, "kind", missing="impute", test_share=0)
+    assert stream.encoder is not None
+    expected = stream.tasks[0].samples().inputs
+    stream.encoder.save(tmp_path / "encoder.json")
+    loaded = TableEncoder.load(tmp_path / "encoder.json")
+    assert loaded == stream.encoder
+    without_target = {name: rows[name] for name in ("city", "km")}
+    as_rows = [{"km": km, "city": city} for km, city in zip(rows["km"], rows["city"], strict=True)]
+    for source in (rows, without_target, as_rows):
+        torch.testing.assert_close(loaded.encode(source), expected, rtol=0, atol=0)
+    assert loaded.decode(torch.tensor([1, 0])) == ["car", "bike"]
+    with pytest.raises(ValueError, match="km"):
+        loaded.encode({"city": ["Rome"]})
+    with pytest.raises(ValueError, match="label 2"):
+        loaded.decode([2])
+
+
+def test_values_far_from_those_of_the_first_task_are_limited() -> None:
+    rows = {"km": [1, 3] * 10 + [1000, -1000] * 10, "kind": ["bus", "car"] * 10 + ["bike"] * 20}
+    tasks = [["bus", "car"], ["bike"]]
+    stream = from_table(rows, "kind", tasks=tasks, test_share=0)
+    assert set(stream.tasks[1].samples().inputs.flatten().tolist()) == {-10.0, 10.0}
+    stream = from_table(rows, "kind", tasks=tasks, test_share=0, standardise="no")
+    assert set(stream.tasks[1].samples().inputs.flatten().tolist()) == {-1000.0, 1000.0}
+
+
+@pytest.mark.parametrize("content", [None, b"{", b'{"kind": "images"}', b"[]"])
+def test_other_files_are_no_encoders(tmp_path: Path, content: bytes | None) -> None:
+    if content is not None:
+        (tmp_path / "encoder.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"encoder\.json"):
+        TableEncoder.load(tmp_path / "encoder.json")
+
+
+def test_later_rows_keep_the_labels_and_the_scale_of_earlier_ones() -> None:
+    first = from_table({"km": [1, 3] * 10, "kind": ["bus", "car"] * 10}, "kind")
+    later = {"km": [5, 1] * 10, "kind": ["bike", "car"] * 10}
+    second = from_table(later, "kind", encoder=first.encoder, test_share=0)
+    assert second.class_names == ("bus", "car", "bike")
+    samples = second.tasks[0].samples()
+    assert samples.inputs[:2].flatten().tolist() == [3.0, -1.0]
+    assert samples.labels[:2].tolist() == [2, 1]
+    pictures = ImageEncoder(class_names=("cat", "dog"), height=8, width=8)
+    with pytest.raises(ValueError, match="ImageEncoder"):
+        from_table(later, "kind", encoder=pictures)

@@ -181,7 +181,7 @@ class LearnerOptions:
     """A method's name, or your own as module:class."""
     buffer_size: BufferSize = None
     """Samples that the memory holds; default: 500."""
-    buffer_bytes: Annotated[str | None, arg(metavar="SIZE")] = None
+    buffer_bytes: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="")] = None
     """Instead of --buffer-size: bytes that the memory's samples may take, such as 64MB."""
     data: StreamFlags = field(default_factory=StreamFlags)
     optimizer: OptimizerFlags = field(default_factory=OptimizerFlags)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -188,7 +188,7 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
         if not any(name in names for names in known.values()):
             check_names([name], methods[0], options.optimizer.optimizer)
     return [
-        options.resolve(
+        _suited(options, method, len(methods)).resolve(
             method,
             {name: value for name, value in given.items() if name in known[method]},
             options.validation,
@@ -200,6 +200,15 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
         )
         for method in methods
     ]
+
+
+def _suited(options: RunOptions, method: str, methods: int) -> RunOptions:
+    """The options for one of several methods: without a buffer if it has no memory."""
+    from perdure.catalog import accepted, find_learner
+
+    if methods == 1 or "buffer_size" in accepted(find_learner(method)):
+        return options
+    return replace(options, buffer_size=None, buffer_bytes=None)
 
 
 def _notes(setting: PlannedSetting, out: Path) -> list[str]:

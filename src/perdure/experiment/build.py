@@ -91,19 +91,21 @@ class UserStream(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def load_user_stream(reference: str) -> UserStream:
+def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
     """The stream that a user's `module:function` returns, or one read from a folder or file.
 
-    A stream that can be read repeatedly is built once per process.
+    A stream that can be read repeatedly is built once, unless `again` asks for a new one.
     """
     kind, _, rest = reference.partition(":")
     from_files = kind in FILE_STREAMS
     key: Any = (reference, Path.cwd()) if from_files else catalog.find_object(reference, "stream")
     for last, found in _last_built:
-        if last == key:
+        if last == key and not again:
             return found
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
+        for hidden in (DeprecationWarning, PendingDeprecationWarning, ResourceWarning):
+            warnings.simplefilter("ignore", hidden)  # as Python does outside of tests
         if from_files:
             try:
                 stream = stream_from_files(kind, rest)
@@ -315,7 +317,6 @@ def config_file(config: RunConfig, run: Run) -> dict[str, Any]:
         "normalise": repr(stream.normalise),
         "architecture": _architecture(learner.network),
         "parameters": sum(p.numel() for p in learner.network.parameters()),
-        "optimizer": type(learner.optimizer).__name__,
     }
 
 
@@ -327,7 +328,7 @@ def _architecture(network: nn.Module) -> str:
     """
     name = type(network).__name__
     layers = Counter(
-        type(part).__name__
+        "Linear" if isinstance(part, nn.Linear) else type(part).__name__  # also its subclasses
         for part in network.modules()
         if part is not network and not any(True for _ in part.children())
     )

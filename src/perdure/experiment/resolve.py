@@ -168,7 +168,7 @@ def resolve(
     data = read_dataset(replace(config, device="cpu"), progress=progress)
     if data is not None:
         return replace(config, data_checksum=data.checksum)
-    own = load_user_stream(stream)
+    own = load_user_stream(stream, again=True)
     return replace(config, data_checksum=own.stream.checksum, notes=(*notes, *own.warnings))
 
 

@@ -19,7 +19,7 @@ from perdure.config import RunConfig
 from perdure.experiment.build import build_engine, build_run, config_file, read_dataset
 from perdure.experiment.pool import Failure
 from perdure.files import DamagedError
-from perdure.results.folder import RunFolder
+from perdure.results.folder import ENCODER_FILE, RunFolder
 from perdure.training.callbacks import Callback, EventLog, ProgressCheck
 from perdure.training.checkpoint import Checkpointer, CheckpointStore, describe_environment
 from perdure.training.loop import Position, Progress, TrainingError, train
@@ -97,6 +97,8 @@ class Job:
             for (planned, folder), run in zip(missing, runs, strict=True):
                 content = config_file(planned.config, run)
                 folder.reopen(content) if resumed else folder.begin(content)
+                if run.stream.encoder is not None:
+                    run.stream.encoder.save(folder.path / ENCODER_FILE)
                 logs.append(EventLog(folder, run))
             # The published settings are known to start slowly on some streams.
             checks = [ProgressCheck()] if config.dataset is None else []

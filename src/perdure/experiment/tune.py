@@ -71,15 +71,15 @@ class Search:
         """The study's folder. Different studies have different folders."""
         values = self.config.hyperparameters
         fixed = {name: value for name, value in values.items() if name not in self.space}
-        config = replace(self.config, hyperparameters=fixed)
         identity = {
-            **config.identity(),
+            **self.config.identity(),
+            "hyperparameters": fixed,
             "space": {name: asdict(part) for name, part in self.space.items()},
             "seeds": list(self.seeds),
             "study_seed": self.study_seed,
         }
-        group = RunFolder.group(root, config)
-        return group.with_name(group.name.removesuffix(config.hash) + short_hash(identity))
+        group = RunFolder.group(root, self.config)
+        return group.with_name(group.name.removesuffix(self.config.hash) + short_hash(identity))
 
     @property
     def name(self) -> str:

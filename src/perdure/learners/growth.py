@@ -106,8 +106,8 @@ class Growth:
 
         Args:
             head: The layer that grows.
-            scale: Standard deviation of the new weights. That of the weights there are keeps a new
-                class from starting with much smaller gradients than the old ones.
+            scale: Standard deviation of the new weights. That of the old ones keeps a new class
+                from starting with much smaller gradients.
         """
         bound = scale * math.sqrt(3)
         for name, parameter in head.named_parameters(recurse=False):
@@ -202,7 +202,9 @@ def grow_heads(
     copies = (network.get_submodule(head.name) for network in learner.networks())
     heads = [each for each in copies if isinstance(each, nn.Linear)]
     growth = Growth(classes, learner._seed)
-    scale = float(head.module.weight.detach().double().square().mean().sqrt())
+    # That of the classes known from the start, so that growing in several steps is the same.
+    known = head.module.weight.detach()[: before - grown]
+    scale = float(known.double().square().mean().sqrt())
     if not math.isfinite(scale):  # training has diverged
         scale = 1 / math.sqrt(head.module.in_features)
     for each in heads:

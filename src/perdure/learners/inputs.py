@@ -15,6 +15,8 @@ _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INPUTS = (*_FLOATS, *_LABELS, torch.bool)
 _LARGEST_PIXEL = 255
+_LARGEST_SCALED = 16
+"""Standardised images have smaller values than this."""
 
 
 class InputSpec(NamedTuple):
@@ -156,7 +158,7 @@ def has_unscaled_images(inputs: Inputs) -> bool:
     for leaf in leaves(inputs):
         if leaf.is_floating_point() and leaf.ndim >= 3:
             low, high = leaf.aminmax()
-            if low >= 0 and 2 < high <= _LARGEST_PIXEL:
+            if low >= 0 and _LARGEST_SCALED < high <= _LARGEST_PIXEL:
                 return True
     return False
 

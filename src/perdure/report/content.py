@@ -181,9 +181,7 @@ def _detail(comparison: Comparison, setting: Setting) -> Detail:
     config = setting.config
     values = {n.replace("_", " "): f"{v:g}" for n, v in config.hyperparameters.items()}
     values["network"] = setting.network
-    if optimizer := setting.runs[0].facts.optimizer:
-        values["optimizer"] = optimizer
-    for name in ("device", "precision", "engine", "update"):
+    for name in ("optimizer", "device", "precision", "engine", "update"):
         values[name] = str(getattr(config, name))
     remarks = [*config.notes]
     remarks += [f"Seed {run.seed}: {remark}" for run in setting.runs for remark in run.remarks]

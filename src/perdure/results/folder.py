@@ -48,6 +48,7 @@ from perdure.lock import locked, refuse_if_locked
 from perdure.state import get_state, write_file
 
 LEARNER_FILE = "learner.safetensors"
+ENCODER_FILE = "encoder.json"
 T = TypeVar("T")
 
 
@@ -103,7 +104,7 @@ class RunFolder:
             for part in folder.glob(".*.tmp"):  # left by a process that was killed while writing
                 if is_temporary(part.name):
                     part.unlink(missing_ok=True)
-        for name in ("result.json", "manifest.json", "analysis.json"):
+        for name in ("result.json", "manifest.json", "analysis.json", ENCODER_FILE):
             (self.path / name).unlink(missing_ok=True)
         write_json(self.path / "config.json", config)
 
@@ -117,6 +118,8 @@ class RunFolder:
     ) -> None:
         """Write the networks, the timing and, last, the result."""
         names = ["config.json", "timing.json", "events.jsonl", LEARNER_FILE]
+        if (self.path / ENCODER_FILE).is_file():
+            names.append(ENCODER_FILE)
         for name, predictor in learner.predictors().items():
             names.append(f"models/{name}.safetensors")
             write_file(self.path / names[-1], get_state(predictor.module), {"predictor": name})

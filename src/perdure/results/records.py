@@ -19,6 +19,8 @@ from perdure.results.folder import RunFolder
 Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
 """Sums and squares of such numbers stay finite."""
 Count = Annotated[int, Meta(ge=0, le=2**62)]
+MAX_SIZE = 2**40
+"""Largest size of a tensor's dimension."""
 Percent = Number | None
 Matrix = list[list[Percent]]
 T = TypeVar("T")
@@ -48,7 +50,22 @@ class Facts(Struct, frozen=True, kw_only=True):
     architecture: str = ""
     """Class and layers of the network."""
     parameters: Count = 0
-    optimizer: str = ""
+
+    def __post_init__(self) -> None:
+        _check_sizes(self.shape)
+
+
+def _check_sizes(shape: object, depth: int = 0) -> None:
+    """Raise ValueError unless this is a nested list or dict of a tensor's sizes."""
+    if isinstance(shape, dict):
+        shape = list(shape.values())
+    if not isinstance(shape, list) or len(shape) > 64 or depth > 8:
+        raise ValueError(f"shape is {str(shape)[:40]}; expected sizes")
+    for part in shape:
+        if not isinstance(part, int) or isinstance(part, bool):
+            _check_sizes(part, depth + 1)
+        elif not 0 <= part <= MAX_SIZE:
+            raise ValueError(f"shape has the size {str(part)[:20]}; expected 0 to {MAX_SIZE}")
 
 
 class Scores(Struct, frozen=True, kw_only=True):

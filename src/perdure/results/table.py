@@ -319,10 +319,10 @@ class Comparison:
         if facts.classes:
             about.append(f"{facts.tasks} task{'s' if facts.tasks > 1 else ''}")
             about.append(f"{facts.classes} classes")
-            about.append(f"inputs {' × '.join(map(str, facts.shape)) or 'scalar'}")
-        found = {run.facts.optimizer for setting in self.settings for run in setting.runs} - {""}
-        optimizer = f"; optimizer {' or '.join(sorted(found))}" if found else ""
-        return f"{', '.join(about)}. Network {self.settings[0].network}{optimizer}."
+            about.append(f"inputs {_shape_text(facts.shape)}")
+        optimizers = sorted({setting.config.optimizer for setting in self.settings})
+        network = self.settings[0].network
+        return f"{', '.join(about)}. Network {network}; optimizer {' or '.join(optimizers)}."
 
     def buffer_sizes(self) -> list[int | None]:
         """The buffer sizes of its settings; [None] if no setting has a memory."""
@@ -446,6 +446,19 @@ def _reference_parts(reference: str) -> list[str]:
     module, colon, name = reference.rpartition(":")
     path = module.removesuffix(".py").replace("\\", "/").replace("/", ".")
     return [*filter(None, path.split(".")), colon + name]
+
+
+def _shape_text(shape: Any) -> str:
+    """The shape of one input.
+
+    >>> _shape_text([3, 8, 8]), _shape_text({"ids": [24], "mask": [24]})
+    ('3 × 8 × 8', 'ids (24), mask (24)')
+    """
+    if isinstance(shape, dict):
+        return ", ".join(f"{name} ({_shape_text(part)})" for name, part in shape.items())
+    if any(isinstance(part, list | dict) for part in shape):
+        return ", ".join(f"({_shape_text(part)})" for part in shape)
+    return " × ".join(map(str, shape)) or "scalar"
 
 
 _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"}

@@ -5,12 +5,14 @@ from perdure.streams.augment import TINY_IMAGENET as TINY_IMAGENET
 from perdure.streams.augment import CropFlip as CropFlip
 from perdure.streams.augment import Normalise as Normalise
 from perdure.streams.augment import Scale as Scale
+from perdure.streams.encoder import Encoder as Encoder
 from perdure.streams.from_batches import from_batches as from_batches
 from perdure.streams.from_data import from_dataset as from_dataset
 from perdure.streams.from_data import from_tensors as from_tensors
 from perdure.streams.from_images import from_image_folder as from_image_folder
 from perdure.streams.from_table import from_table as from_table
 from perdure.streams.gcil import gcil as gcil
+from perdure.streams.image_encoder import ImageEncoder as ImageEncoder
 from perdure.streams.mnist360 import mnist360 as mnist360
 from perdure.streams.permuted import permuted as permuted
 from perdure.streams.rotated import rotate as rotate
@@ -22,3 +24,4 @@ from perdure.streams.stream import Normaliser as Normaliser
 from perdure.streams.stream import Stream as Stream
 from perdure.streams.stream import Task as Task
 from perdure.streams.stream import Test as Test
+from perdure.streams.table_encoder import TableEncoder as TableEncoder

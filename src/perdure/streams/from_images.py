@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams.holdout import as_ids
+from perdure.streams.image_encoder import ImageEncoder
 from perdure.streams.layout import TEST_SHARE, Layout, Split, build_stream
 from perdure.streams.stream import Augment, Normaliser, Stream
 
@@ -41,7 +40,8 @@ def from_image_folder(
     """Create a stream from images in one folder per class, which are read once into memory.
 
     The folder contains `CLASS/…` or `train/CLASS/…`, with any depth below a class. Labels number
-    the classes in alphabetical order (`Stream.class_names`). Tests are the images in
+    the classes in alphabetical order (`Stream.class_names`). The stream's `encoder` reads new
+    images in the same way and turns predictions into names. Tests are the images in
     `test/CLASS/…`; without such a folder a share of every class of every task is held out, always
     the same. Images are turned upright according to their EXIF data, converted to RGB, scaled to
     cover `size`, cropped at the centre and stored as uint8 [3, height, width]. Hidden files and
@@ -83,12 +83,13 @@ def from_image_folder(
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder")
     height, width = (size, size) if isinstance(size, int) else size
-    if min(height, width) < 1:
-        raise ValueError(f"size is {size}; expected 1 or more pixels")
     by_folder = tasks == "folders"
     divided = (root / "train").is_dir()
     train = _find(root / "train" if divided else root, by_folder)
     names = sorted({image.label for image in train})
+    encoder = ImageEncoder(
+        class_names=tuple(names), height=height, width=width, grayscale=grayscale
+    )
     labels = _labels(train, names)
     if by_folder:
         layout = Layout.by_value([image.task for image in train])
@@ -104,7 +105,7 @@ def from_image_folder(
         found = _find(root / "test", by_folder)
         if unknown := sorted({image.label for image in found} - set(names)):
             raise ValueError(f"{root / 'test'} has the class {unknown[0]!r}, which train has not")
-        test = Samples(_read(found, (width, height), grayscale), _labels(found, names))
+        test = Samples(_read(found, encoder), _labels(found, names))
         split = Split(torch.arange(n))
         if by_folder:
             further["tests"] = [
@@ -116,11 +117,11 @@ def from_image_folder(
     else:
         split = Split.of(layout, labels, ids, TEST_SHARE if test_share is None else test_share)
     return build_stream(
-        Samples(_read(train, (width, height), grayscale), labels),
+        Samples(_read(train, encoder), labels),
         layout,
         split,
         ids,
-        names,
+        encoder,
         name=name or root.resolve().name,
         augment=augment,
         normalise=normalise,
@@ -157,34 +158,5 @@ def _labels(images: Sequence[_Image], names: Sequence[str]) -> Tensor:
     return torch.tensor([numbers[image.label] for image in images])
 
 
-def _read(images: Sequence[_Image], size: tuple[int, int], grayscale: bool) -> Tensor:
-    """The images as uint8 [n, channels, height, width]; size is (width, height)."""
-    width, height = size
-    inputs = torch.empty(len(images), 1 if grayscale else 3, height, width, dtype=torch.uint8)
-
-    def read(number: int) -> None:
-        inputs[number] = _decode(images[number].path, size, "L" if grayscale else "RGB")
-
-    with ThreadPoolExecutor() as pool:
-        for _ in pool.map(read, range(len(images))):
-            pass
-    return inputs
-
-
-def _decode(path: Path, size: tuple[int, int], mode: str) -> Tensor:
-    from PIL import Image, ImageOps
-
-    try:
-        with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file)
-            if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
-                image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
-            if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
-                image = image.convert("RGBA")
-            if image.mode == "RGBA":  # on white, as viewers show it
-                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-            pixels = np.asarray(ImageOps.fit(image.convert(mode), size, Image.Resampling.BICUBIC))
-    except Exception as error:  # of any of Pillow's decoders
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} cannot be read as an image: {reason}; remove it") from error
-    return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1)
+def _read(images: Sequence[_Image], encoder: ImageEncoder) -> Tensor:
+    return encoder.encode([image.path for image in images])

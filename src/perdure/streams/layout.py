@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from perdure.records import Samples
+from perdure.streams.encoder import Encoder
 from perdure.streams.from_data import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
@@ -48,7 +49,9 @@ class Layout:
             return cls()
         if isinstance(tasks, int):
             if not 1 <= tasks <= len(classes):
-                raise ValueError(f"tasks is {tasks}; expected 1 to {len(classes)}, the classes")
+                raise ValueError(
+                    f"tasks is {tasks}; expected 1 to {len(classes)}, the number of classes"
+                )
             groups = [part.tolist() for part in torch.arange(len(classes)).tensor_split(tasks)]
         else:
             groups = []
@@ -112,7 +115,7 @@ def build_stream(
     layout: Layout,
     split: Split,
     ids: Tensor,
-    class_names: Sequence[str],
+    encoder: Encoder,
     *,
     test: Samples | None = None,
     tests: Sequence[Samples] | None = None,
@@ -125,7 +128,7 @@ def build_stream(
         layout: Their tasks.
         split: Which of them are trained on; the others are tests.
         ids: Samples with the same id are never separated.
-        class_names: Names of the labels.
+        encoder: What they were encoded with; it has the names of the labels.
         test: Further samples as tests.
         tests: Further samples as tests, for each task.
         **options: Arguments of `from_tensors`.
@@ -149,7 +152,7 @@ def build_stream(
         test=test,
         tests=tests,
         keep_together=ids[split.train],
-        classes=len(class_names),
+        classes=len(encoder.class_names),
         **options,
     )
     for task, name in zip(stream.tasks, layout.names, strict=False):
@@ -157,7 +160,7 @@ def build_stream(
     held_out = list(stream.tests)
     if len(held_out) == len(layout.names):
         held_out = [replace(t, name=n) for t, n in zip(held_out, layout.names, strict=True)]
-    return replace(stream, tests=held_out, class_names=tuple(class_names))
+    return replace(stream, tests=held_out, class_names=encoder.class_names, encoder=encoder)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from perdure.data import Dataset
 from perdure.records import Samples, join
 from perdure.state import State
 from perdure.streams.augment import Scale
+from perdure.streams.encoder import Encoder
 from perdure.streams.holdout import hold_out
 
 Augment = Callable[[Any, torch.Generator], Any]
@@ -198,6 +199,8 @@ class Stream:
     """Identifies data and composition: equal streams have equal checksums. Empty if unknown."""
     class_names: tuple[str, ...] = ()
     """What each label stands for, if known."""
+    encoder: Encoder | None = None
+    """Turns new rows of the table, or new images, into inputs; None for other streams."""
 
     def __repr__(self) -> str:
         def count(n: int, what: str) -> str:
