@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from perdure.state import State, get_state, load_state
+from perdure.undo import Undoable
 
 _BINS = 32
 """Bin k holds ages from 2^k to 2^(k+1) − 1, so that no stream exceeds the last bin."""
@@ -24,7 +25,7 @@ class AgeCounts(NamedTuple):
     marked: list[int]
 
 
-class AgeHistogram:
+class AgeHistogram(Undoable):
     """Counts samples, and those among them that are marked, by age.
 
     Examples:
@@ -33,6 +34,8 @@ class AgeHistogram:
         >>> histogram.read()
         AgeCounts(edges=[1, 2, 4], total=[0, 2], marked=[0, 1])
     """
+
+    saved_by_itself = ("_bounds", "_unmarked", "_marked")
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.counts = torch.zeros(_BINS, dtype=torch.int64, device=device)

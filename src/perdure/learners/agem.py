@@ -41,6 +41,8 @@ class AGEM(ProjectedGradient):
         {0: 10}
     """
 
+    _changes_weights_last = True
+
     def __init__(
         self,
         network: nn.Module,

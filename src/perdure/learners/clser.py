@@ -54,6 +54,7 @@ class CLSER(ConsistentReplay):
         ['stable', 'plastic', 'working']
     """
 
+    _changes_weights_last = True
     memory: AgeTrackingReservoir
 
     def __init__(

@@ -44,6 +44,7 @@ class DER(Learner):
         torch.Size([20, 3])
     """
 
+    _changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
 

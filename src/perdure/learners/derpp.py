@@ -45,6 +45,7 @@ class DERPP(Learner):
         ['cross_entropy', 'logit_distance', 'loss', 'replay_cross_entropy']
     """
 
+    _changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
 

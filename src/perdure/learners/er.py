@@ -40,6 +40,7 @@ class ER(Learner):
         ER(network=15 parameters, memory=Reservoir(20 of 20 samples), steps=3)
     """
 
+    _changes_weights_last = True
     replays_with_batch = True
     memory: Reservoir
 

@@ -44,6 +44,7 @@ class ERACE(Learner):
         ['cross_entropy', 'loss', 'replay_cross_entropy']
     """
 
+    _changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
 

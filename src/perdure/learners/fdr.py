@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_counts
-from perdure.learners.learner import Learner
+from perdure.learners.learner import Learner, serialised
 from perdure.learners.predictor import Normalise
 from perdure.memory import BalancedTaskBuffer
 from perdure.randomness import generator
@@ -97,6 +97,7 @@ class FDR(Learner):
         distance = function_distance(self.logits(self.prepare(past)[0]), past.logits)
         self.optimizer_step(distance, cross_entropy=cross_entropy, function_distance=distance)
 
+    @serialised
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task with the network's current logits.
 

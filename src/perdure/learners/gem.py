@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_weights
-from perdure.learners.learner import Learner
+from perdure.learners.learner import Learner, serialised
 from perdure.learners.predictor import Normalise
 from perdure.memory import TaskBuffer
 from perdure.records import Samples
@@ -46,6 +46,7 @@ class ProjectedGradient(Learner):
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
         """Return g̃ [parameters], given g of the new batch and the result of `reference`."""
 
+    @serialised
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task.
 
@@ -105,6 +106,7 @@ class GEM(ProjectedGradient):
         {0: 10}
     """
 
+    _changes_weights_last = True
     capturable = False  # the quadratic programme is solved on the host
 
     def __init__(

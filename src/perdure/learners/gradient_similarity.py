@@ -21,6 +21,7 @@ from torch.nn import functional as F
 from perdure.learners.multi_batch import is_per_sample
 from perdure.records import Samples, join
 from perdure.structures import Inputs, arguments, call, logits_of, map_leaves
+from perdure.undo import save_parameters
 
 _CHUNK_SIZE = 16
 """Per-sample gradients computed at a time; each is as large as the network."""
@@ -46,6 +47,7 @@ Compare = Callable[[nn.Module, Samples, Samples], Scores]
 
 def compare_gradients(network: nn.Module, batch: Samples, reference: Samples) -> Scores:
     """Score a batch by the gradients of any network."""
+    save_parameters(network)
     known = gradients(network, reference.inputs, reference.labels)
 
     def scores(x: Inputs, y: Tensor) -> Tensor:

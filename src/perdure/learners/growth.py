@@ -19,6 +19,7 @@ from perdure.learners.predictor import Predictor
 from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
 from perdure.state import State
+from perdure.undo import on_failure
 
 if TYPE_CHECKING:
     from perdure.learners.learner import Learner
@@ -226,13 +227,16 @@ def grow_heads(
         set_sizes(before)
 
     old = None if example is None else _outputs(learner, example)
-    growth.apply()
-    set_sizes(classes)
+    on_failure(undo)
     try:
+        growth.apply()
+        set_sizes(classes)
         if old is not None and not _kept(old, _outputs(learner, example), classes):
             raise ValueError("other layers follow it or depend on its size")
-    except (RuntimeError, ValueError, TypeError, LookupError) as error:
+    except BaseException as error:
         undo()
+        if not isinstance(error, RuntimeError | ValueError | TypeError | LookupError):
+            raise
         raise ValueError(
             f"{head} cannot grow: the network's outputs for the old classes would change ({error})"
         ) from error

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.inputs import InputSpec
-from perdure.learners.learner import Learner
+from perdure.learners.learner import Learner, serialised
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
@@ -49,6 +49,7 @@ class ICaRL(Learner):
         ({0: 3, 1: 3}, ['nearest_mean', 'working'])
     """
 
+    _changes_weights_last = True
     needs_boundaries = True
     replays_with_batch = True
     memory: ExemplarSet
@@ -108,6 +109,7 @@ class ICaRL(Learner):
         losses = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
         self.optimizer_step((losses * trained).sum(dim=1).mean())
 
+    @serialised
     @torch.no_grad()
     def end_task(self, samples: Samples) -> None:
         """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means."""

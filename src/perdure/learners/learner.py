@@ -7,11 +7,14 @@ a tensor), and everything that changes is stored in tensors with fixed addresses
 
 from __future__ import annotations
 
+import threading
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
+from functools import partial, wraps
 from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -39,13 +42,43 @@ from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 from perdure.structures import Inputs, call, layout, length, map_leaves, select
+from perdure.undo import (
+    Snapshot,
+    Undoable,
+    on_failure,
+    postpone,
+    save_generator,
+    save_optimizer,
+    save_tensors,
+)
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
 
+_global_generators = threading.RLock()
+"""Held while torch's global generators are those of a learner, by all learners of the process."""
 
-class Learner(ABC):
+P = ParamSpec("P")
+T = TypeVar("T")
+L = TypeVar("L", bound="Learner")
+
+
+def serialised(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L, P], T]:
+    """Decorate a method of a learner that only one thread may execute at a time."""
+
+    @wraps(method)
+    def execute(self: L, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with self._lock:
+            return method(self, *args, **kwargs)
+
+    return execute
+
+
+class Learner(Undoable, ABC):
     """A network that learns from a stream, batch by batch.
+
+    Methods may be called from several threads; one is executed at a time. An exception in
+    `observe`, also Ctrl-C, leaves the learner as it was before.
 
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
@@ -60,6 +93,7 @@ class Learner(ABC):
         seed: Seed of all random draws.
     """
 
+    saved_by_itself = ("_global_random", "augmentation")
     needs_boundaries = False
     """Whether `end_task` must be called when a task ends."""
     replays_with_batch = False
@@ -132,6 +166,7 @@ class Learner(ABC):
         floats = (p.dtype for p in parameters if p.is_floating_point())
         self._dtype = next(floats, torch.float32)
         self._checked_scale = False
+        self._create_guards()
 
     def __repr__(self) -> str:
         memory = "" if self.memory is None else f"memory={self.memory!r}, "
@@ -139,10 +174,24 @@ class Learner(ABC):
         name = type(self).__name__
         return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
 
+    def _create_guards(self) -> None:
+        self._lock = threading.RLock()
+        self._snapshot = Snapshot(self)
+
+    def __getstate__(self) -> dict[str, Any]:
+        guards = ("_lock", "_snapshot")
+        return {name: value for name, value in vars(self).items() if name not in guards}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._create_guards()
+
     # -- learning ---------------------------------------------------------------------------
 
     def observe(self, inputs: Inputs, labels: Tensor, *, check: bool = True) -> None:
-        """Learn from one batch.
+        """Learn from one batch, entirely or not at all.
+
+        After any exception, the learner is as it was before.
 
         Args:
             inputs: Raw inputs: a tensor or array [n, ...], or a dict or tuple, also nested, of
@@ -153,16 +202,33 @@ class Learner(ABC):
                 device. Shapes and dtypes are always checked, and labels if the learner grows.
 
         Raises:
-            ValueError: If the batch does not fit the network; the learner is left unchanged.
+            ValueError: If the batch does not fit the network.
         """
-        inputs, labels = self._check_batch(inputs, labels, values=check)
-        with self.randomness():
-            self.step(inputs, labels)
-        self._observed += 1
-        if self._observed >= 16 and self._observed.bit_count() == 1:
-            self.check_progress()
+        with self._lock, _global_generators:
+            try:
+                number = self._observed + 1
+                checks = number >= 16 and number.bit_count() == 1
+                # Not for a subclass, whose step may read the weights after it has changed them.
+                last = "_changes_weights_last" in vars(type(self)) and self.device.type == "cpu"
+                self._snapshot.take(may_postpone=last and not checks)
+                inputs, labels = self._check_batch(inputs, labels, values=check)
+                # Not `with self.randomness()`: a generator that is interrupted as it ends is
+                # continued when it is collected, after the step has been undone.
+                outside = _global_state(self.device)
+                on_failure(_set_global_state, outside, self.device)
+                _set_global_state(self._global_random, self.device)
+                self.step(inputs, labels)
+                self._global_random = _global_state(self.device)
+                _set_global_state(outside, self.device)
+                self._observed = number
+                if checks:
+                    self.check_progress()
+                self._snapshot.commit()
+            except BaseException:
+                self._snapshot.restore()
+                raise
 
-    def check_progress(self) -> None:  # noqa: B027 (optional)
+    def check_progress(self) -> None:
         """Warn about problems that the metrics do not show. No-op by default; may wait.
 
         `observe` calls this after 16, 32, 64 and so on batches, `fit` between steps.
@@ -188,6 +254,7 @@ class Learner(ABC):
         """
         del samples
 
+    @serialised
     def grow(self, classes: int) -> None:
         """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
 
@@ -241,6 +308,7 @@ class Learner(ABC):
         """
         inputs, labels, _ = batch if past is None else join(batch, past)
         if self.augment is not None:
+            save_generator(self.augmentation)
             inputs = self.augment(inputs, self.augmentation)
         inputs = self.normalise(inputs)
         if not self._checked_scale:  # once, because it waits for the device
@@ -300,7 +368,8 @@ class Learner(ABC):
         self._update_weights()
         self.tally(loss=loss, **terms)
         self.steps += 1
-        self.finite_steps += torch.isfinite(self._totals["loss"])
+        loss_sum = self._totals["loss"]
+        self.finite_steps += loss_sum - loss_sum == 0  # isfinite takes twice as many operations
 
     def _update_weights(self) -> None:
         """Run the optimizer.
@@ -309,23 +378,33 @@ class Learner(ABC):
         small network.
         """
         if not _is_plain_sgd(self.optimizer):
+            with torch.no_grad():
+                save_optimizer(self.optimizer)
             self.optimizer.step()
             return
         (group,) = self.optimizer.param_groups
         trained = [p for p in group["params"] if p.grad is not None]
         with torch.no_grad():
-            torch._foreach_add_(trained, [p.grad for p in trained], alpha=-group["lr"])
+            gradients = [p.grad for p in trained]
+            update = partial(torch._foreach_add_, trained, gradients, alpha=-group["lr"])
+            if not postpone(update):
+                save_tensors(self.optimizer, group["params"])
+                update()
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
-        """Replace torch's global generators, which dropout uses, with the learner's own."""
-        outside = _global_state(self.device)
-        _set_global_state(self._global_random, self.device)
-        try:
-            yield
-        finally:
-            self._global_random = _global_state(self.device)
-            _set_global_state(outside, self.device)
+        """Replace torch's global generators, which dropout uses, with the learner's own.
+
+        Other threads wait, if they use this learner or the global generators of any.
+        """
+        with self._lock, _global_generators:
+            outside = _global_state(self.device)
+            _set_global_state(self._global_random, self.device)
+            try:
+                yield
+            finally:
+                self._global_random = _global_state(self.device)
+                _set_global_state(outside, self.device)
 
     def host_state(self) -> Hashable:
         """Return the host values that `step` depends on: by default, the number of stored samples.
@@ -358,10 +437,12 @@ class Learner(ABC):
                 self._totals[name] = torch.zeros((), dtype=torch.float64, device=self.device)
             self._totals[name] += value.detach() if isinstance(value, Tensor) else value
 
+    @serialised
     def totals(self) -> dict[str, float]:
         """Return the sums of the losses and other values over all steps. Waits for the device."""
         return {name: float(total) for name, total in sorted(self._totals.items())}
 
+    @serialised
     def metrics(self) -> dict[str, float]:
         """Return means per step since the last call. Waits for the device.
 
@@ -413,13 +494,16 @@ class Learner(ABC):
         """
         return self._scores(inputs).float().softmax(dim=1)
 
+    @serialised
     def _scores(self, inputs: Inputs) -> Tensor:
         inputs = read_inputs(inputs, self._dtype)
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
-        return next(iter(self.predictors().values()))(self._on_device(inputs))
+        with _global_generators:  # a network may draw even in evaluation mode
+            return next(iter(self.predictors().values()))(self._on_device(inputs))
 
+    @serialised
     def export(self, path: str | Path, example: Inputs) -> None:
         """Write the network that answers `predict`, with its normalisation, for serving.
 
@@ -505,6 +589,7 @@ class Learner(ABC):
         """Return the attributes that have a state, by name."""
         return {name: part for name, part in sorted(vars(self).items()) if is_stateful(part)}
 
+    @serialised
     def state_dict(self) -> State:
         """Return everything needed to resume, including random state.
 
@@ -520,6 +605,7 @@ class Learner(ABC):
             "growth": {"added": self.grown, "seed": self._seed},
         }
 
+    @serialised
     def load_state_dict(self, state: State) -> None:
         """Restore a state.
 
@@ -542,10 +628,12 @@ class Learner(ABC):
             undo = grow_to_fit(self, state)
             self._load(state)
             check_loaded(self, state)
-        except _STATE_ERRORS as error:
+        except BaseException as error:
             if undo is not None:
                 undo()
             self._load(before)
+            if not isinstance(error, _STATE_ERRORS):
+                raise
             raise ValueError(
                 f"the state does not fit this {type(self).__name__} and its network: "
                 f"{str(error).strip()}"
@@ -611,11 +699,13 @@ def _is_plain_sgd(optimizer: Optimizer) -> bool:
 
 
 def _global_state(device: torch.device) -> Tensor:
-    return torch.get_rng_state() if device.type == "cpu" else torch.cuda.get_rng_state(device)
+    if device.type == "cpu":
+        return torch.default_generator.get_state()
+    return torch.cuda.get_rng_state(device)
 
 
 def _set_global_state(state: Tensor, device: torch.device) -> None:
     if device.type == "cpu":
-        torch.set_rng_state(state)
+        torch.default_generator.set_state(state)
     else:
         torch.cuda.set_rng_state(state, device)

@@ -46,6 +46,8 @@ class MeanER(ConsistentReplay):
         ['mean', 'working']
     """
 
+    _changes_weights_last = True
+
     def __init__(
         self,
         network: nn.Module,

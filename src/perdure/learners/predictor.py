@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from perdure.structures import Inputs, call, map_leaves
+from perdure.undo import on_failure
 
 Normalise = Callable[[Any], Any]
 """Maps raw inputs, a tensor or a structure of tensors, to network inputs."""
@@ -42,12 +43,17 @@ class Predictor:
 def evaluation_mode(module: nn.Module) -> Iterator[None]:
     """Switch a module to evaluation mode and restore the mode of every submodule afterwards."""
     training = [part for part in module.modules() if part.training]
-    module.eval()
+    on_failure(_set_training, training)
     try:
+        module.eval()
         yield
     finally:
-        for part in training:
-            part.training = True
+        _set_training(training)
+
+
+def _set_training(parts: list[nn.Module]) -> None:
+    for part in parts:
+        part.training = True
 
 
 def unit_range(inputs: Inputs) -> Inputs:

@@ -15,9 +15,10 @@ from perdure.records import Samples, join
 from perdure.sizes import format_bytes, parse_bytes
 from perdure.state import State, get_state, load_state
 from perdure.structures import get_structure, layout, load_structure
+from perdure.undo import Undoable, save_generator, save_rows
 
 
-class EpisodicMemory:
+class EpisodicMemory(Undoable):
     """Stores at most `buffer_size` samples; subclasses decide which.
 
     The host knows only the number of stored samples, which determines the size of a drawn batch.
@@ -37,6 +38,7 @@ class EpisodicMemory:
 
     _settings: tuple[str, ...] = ()
     """Attributes that a state must agree with, in addition to `buffer_size` or `buffer_bytes`."""
+    saved_by_itself: tuple[str, ...] = ("selection",)
     buffer_size: int
     """Maximum number of samples; 0 until it is known, if the budget is in bytes."""
 
@@ -112,6 +114,7 @@ class EpisodicMemory:
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""
+        save_generator(self.selection)
         rows = torch.randperm(self.filled, generator=self.selection, device=self.device)
         return rows[:count]
 
@@ -269,7 +272,9 @@ def _copy_rows(storage: Tensor, rows: Tensor, values: Tensor) -> None:
             values = values.clone()
         row = row * size // 8
         storage, values = (t.view(-1).view(torch.int64) for t in (storage, values))
-    storage.view(-1, row).index_copy_(0, rows, values.view(-1, row))
+    storage = storage.view(-1, row)
+    save_rows(storage, rows)
+    storage.index_copy_(0, rows, values.view(-1, row))
 
 
 def _layout(samples: Samples) -> str:

@@ -8,6 +8,7 @@ from torch import Tensor
 from perdure.memory.episodic import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.undo import save_generator, save_rows
 
 
 class GradientBuffer(EpisodicMemory):
@@ -31,6 +32,8 @@ class GradientBuffer(EpisodicMemory):
         >>> memory.contents().labels.tolist(), memory.scores[:3].tolist()
         ([0, 1, 2], [1.5, 1.25, 0.25])
     """
+
+    saved_by_itself = (*EpisodicMemory.saved_by_itself, "insertion", "scores")
 
     def __init__(
         self,
@@ -63,7 +66,7 @@ class GradientBuffer(EpisodicMemory):
         rows = self.filled + torch.arange(count, device=self.device)
         if self.filled + count > self.buffer_size:
             rows = self._compete(rows, scores, replace)
-        self.scores.index_copy_(0, rows, scores)
+        self._set_scores(rows, scores)
         self._write(rows, samples)
         self.filled = min(self.buffer_size, self.filled + count)
 
@@ -71,8 +74,9 @@ class GradientBuffer(EpisodicMemory):
         """Return the row of each sample; samples without a free row must win one."""
         free = rows < self.buffer_size
         if not self.full:
-            self.scores.index_copy_(0, rows.clamp(max=self.buffer_size), scores)
+            self._set_scores(rows.clamp(max=self.buffer_size), scores)
         cumulative = self.scores[: self.buffer_size].cumsum(0)
+        save_generator(self.insertion)
         selection, acceptance = torch.rand(
             2, len(rows), dtype=torch.float64, device=self.device, generator=self.insertion
         )
@@ -82,6 +86,10 @@ class GradientBuffer(EpisodicMemory):
         wins = replace & (acceptance < stored / (stored + scores))
         rows = torch.where(free, rows, victims.masked_fill_(~wins, self.buffer_size))
         return self._keep_last(rows)
+
+    def _set_scores(self, rows: Tensor, scores: Tensor) -> None:
+        save_rows(self.scores, rows)
+        self.scores.index_copy_(0, rows, scores)
 
     def _parts(self) -> dict[str, object]:
         own = {"insertion": self.insertion, "scores": self.scores[: self.filled]}

@@ -8,6 +8,7 @@ from torch import Tensor
 from perdure.memory.episodic import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.undo import save_generator, save_rows
 
 
 class Reservoir(EpisodicMemory):
@@ -27,6 +28,8 @@ class Reservoir(EpisodicMemory):
         >>> memory.filled, int(memory.seen), len(memory.draw(8).labels)
         (3, 5, 3)
     """
+
+    saved_by_itself: tuple[str, ...] = (*EpisodicMemory.saved_by_itself, "insertion")
 
     def __init__(
         self,
@@ -55,6 +58,7 @@ class Reservoir(EpisodicMemory):
     def _slots(self, count: int) -> Tensor:
         """Draw a row for each of the next `count` samples; `buffer_size` means not kept."""
         position = torch.arange(1, count + 1, device=self.device) + self.seen
+        save_generator(self.insertion)
         # Algorithm 2 draws an integer from [0, N] after N samples. Products in float32 would be
         # inexact from 10^7 samples on.
         uniform = torch.rand(
@@ -90,6 +94,8 @@ class AgeTrackingReservoir(Reservoir):
         tensor([3, 3])
     """
 
+    saved_by_itself = (*Reservoir.saved_by_itself, "stored_at", "_drawn")
+
     def __init__(
         self,
         buffer_size: int | None = None,
@@ -123,6 +129,7 @@ class AgeTrackingReservoir(Reservoir):
 
     def _write(self, rows: Tensor, samples: Samples) -> None:
         super()._write(rows, samples)
+        save_rows(self.stored_at, rows)
         self.stored_at.index_copy_(0, rows, self.clock.expand(len(rows)))
 
     def _parts(self) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -18,6 +19,7 @@ from perdure.memory.frozen import (
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
 from perdure.structures import Inputs, call
+from perdure.undo import Undoable, postpone, save_generator, save_tensors
 
 if TYPE_CHECKING:
     from perdure.kernels.average import MovingAverage
@@ -26,7 +28,7 @@ Update = Literal["random", "regular"]
 """When a semantic memory is updated: at random steps or at evenly spaced ones."""
 
 
-class SemanticMemory:
+class SemanticMemory(Undoable):
     """A running average of a network's weights.
 
     An update moves the weights θ towards those of the working network: θ ← θ + w·(θ_W − θ).
@@ -56,6 +58,8 @@ class SemanticMemory:
             updates evenly, so that n steps make exactly ⌊n·rate⌋ updates.
         seed: Seed of the random draws.
     """
+
+    saved_by_itself = ("draws",)
 
     def __init__(
         self,
@@ -119,9 +123,14 @@ class SemanticMemory:
         """
         weight = self._weight(step)
         if self._device.type == "cuda" and self._can_fuse():
+            save_tensors(self, self._averaged)
             self._fused_update(weight)
-        else:
-            torch._foreach_lerp_(self._averaged, self._working, [weight] * len(self._averaged))
+            return
+        weights = [weight] * len(self._averaged)
+        update = partial(torch._foreach_lerp_, self._averaged, self._working, weights)
+        if not postpone(update):
+            save_tensors(self, self._averaged)
+            update()
 
     def _weight(self, step: Tensor) -> Tensor:
         """Return the weight of the working network in this step: 0 if no update is due."""
@@ -159,6 +168,7 @@ class SemanticMemory:
     def _is_due(self, step: Tensor) -> Tensor:
         """Return whether this step updates the memory, as a boolean scalar on the device."""
         if not self.regular:
+            save_generator(self.draws)
             return torch.rand((), device=self._device, generator=self.draws) < self.rate
         # An update is due whenever step · rate passes an integer. The small offset compensates
         # for rounding: ten steps at rate 0.1 must reach 1.

@@ -1,0 +1,105 @@
+"""Cost of undoing failed steps: `observe` with and without the copies that it needs.
+
+    python benchmarks/undo_step.py [METHOD ...]
+
+Prints one JSON line per method, network and optimizer: microseconds of processor time per call of
+`observe`, and the share that undoing adds. Both variants take turns, a block of steps each, on the
+same learner. The shares are those of the fastest blocks and, on a busy machine less reliable, the
+median over pairs of blocks.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+
+from perdure import networks
+from perdure.catalog import METHODS
+from perdure.learners import Learner
+from perdure.records import Samples
+from perdure.undo import Snapshot
+
+BLOCKS = 61
+
+
+def build_network(name: str) -> tuple[nn.Module, tuple[int, ...]]:
+    shape = (1, 28, 28) if name == "mlp" else (3, 32, 32)
+    torch.manual_seed(0)
+    return getattr(networks, name)(shape, 10), shape
+
+
+@contextmanager
+def without_copies() -> Iterator[None]:
+    """Let failed steps be final, as if `observe` made no copies."""
+    take, restore, commit = Snapshot.take, Snapshot.restore, Snapshot.commit
+    for name in ("take", "restore", "commit"):
+        setattr(Snapshot, name, lambda self, **_: None)
+    try:
+        yield
+    finally:
+        Snapshot.take, Snapshot.restore, Snapshot.commit = take, restore, commit  # type: ignore[method-assign]
+
+
+def measure(method: str, network: str, optimizer: str) -> dict[str, Any]:
+    module, shape = build_network(network)
+    cls = METHODS[method].learner
+    arguments: dict[str, Any] = {}
+    if method not in ("sgd", "joint"):
+        arguments["buffer_size"] = 500
+    if method in ("gem", "agem"):
+        arguments["tasks"] = 5
+    if optimizer == "adam":
+        arguments["optimizer"] = torch.optim.Adam(module.parameters(), lr=1e-4)
+    learner: Learner = cls(module, **arguments)
+    inputs = torch.randint(256, (600, *shape), dtype=torch.uint8)
+    labels = torch.randint(10, (600,))
+    learner.observe(inputs[:10], labels[:10])
+    if learner.needs_boundaries:
+        learner.end_task(Samples(inputs, labels))
+
+    def seconds(steps: int) -> float:
+        began = time.process_time()
+        for step in range(steps):
+            start = step % 60 * 10
+            learner.observe(inputs[start : start + 10], labels[start : start + 10])
+        return time.process_time() - began
+
+    seconds(60)
+    steps = max(1, min(10, round(0.01 / (seconds(5) / 5))))
+    without: list[float] = []
+    times: list[float] = []
+    for _ in range(BLOCKS):
+        with without_copies():
+            without.append(seconds(steps) / steps)
+        times.append(seconds(steps) / steps)
+    return {
+        "method": method,
+        "network": network,
+        "optimizer": optimizer,
+        "observe_us": round(1e6 * min(times)),
+        "without_copies_us": round(1e6 * min(without)),
+        "added_percent_fastest": round(100 * (min(times) / min(without) - 1), 1),
+        "added_percent_median": round(
+            100 * (statistics.median(a / b for a, b in zip(times, without, strict=True)) - 1), 1
+        ),
+    }
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    methods = sys.argv[1:] or [name for name in METHODS if name != "joint"]
+    for method in methods:
+        for network, optimizer in (("mlp", "sgd"), ("mlp", "adam"), ("cnn", "sgd")):
+            print(json.dumps(measure(method, network, optimizer)), flush=True)
+
+
+if __name__ == "__main__":
+    main()
