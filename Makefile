@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint types test-quick test-long test-lowest faults benchmark docs docs-serve clean
+.PHONY: demo test lint types test-quick coverage test-long test-lowest faults benchmark docs docs-serve clean
 
 demo: $(VENV)/.installed
 	$(BIN)/perdure demo
@@ -28,7 +28,10 @@ types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
 test-quick: $(VENV)/.installed-dev
-	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8 --cov --cov-report=
+	$(BIN)/pytest -q -n 2 --dist worksteal --durations 8
+
+coverage: $(VENV)/.installed-dev
+	$(BIN)/pytest -q -n 2 --dist worksteal --cov --cov-report=
 	@echo "Line coverage of src/perdure: $$($(BIN)/coverage report --format=total) %"
 
 test-long: $(VENV)/.installed-dev

@@ -13,9 +13,9 @@ from perdure.experiment.run import PlannedRun, make_jobs
 from perdure.results import RunFolder, read_run
 from perdure.results.table import group
 
-QUICK = ("derpp", "icarl", "mean-er")
+QUICK = ("derpp", "icarl")
 ELSEWHERE = ("er", "clser", "sgd", "joint")  # the first three in test_results_on_digits.py
-SLOW = ("er-ace", "der", "fdr", "agem", "gss", "gem", "mer")
+SLOW = ("mean-er", "er-ace", "der", "fdr", "agem", "gss", "gem", "mer")
 
 
 def accuracy(method: str, out: Path) -> float:

@@ -145,6 +145,7 @@ def holder(folder: Path) -> int | None:
         return None
 
 
+@pytest.mark.slow
 def test_runs_of_a_dead_node_resume_on_the_other(cluster: Any, module: Write, here: Path) -> None:
     module("slow", SLOW)
     words = "table2 --methods slow:Slow --buffer-sizes 200 --dataset mnist5k --max-steps 300"
@@ -219,6 +220,7 @@ def serving(handler: type[socketserver.BaseRequestHandler]) -> Iterator[Server]:
             server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_port_without_a_head_is_refused_in_seconds(here: Path) -> None:
     with serving(Silent) as silent, serving(Web) as web:
         began = time.monotonic()

@@ -329,6 +329,7 @@ def stop(process: subprocess.Popen[str], here: Path, name: str) -> str:
         process.wait()
 
 
+@pytest.mark.slow
 def test_a_second_call_finishes_what_a_killed_one_began(
     reproduce: Call, module: Write, here: Path
 ) -> None:

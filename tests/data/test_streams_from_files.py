@@ -27,7 +27,13 @@ def files_for(dataset: str) -> Small:
     return cifar("cifar100", per_batch=25_000, tests=200)  # GCIL needs 20,000 samples
 
 
-@pytest.mark.parametrize("name", [n for n, e in STREAMS.items() if e.network == "resnet18"])
+RESNET = [name for name, entry in STREAMS.items() if entry.network == "resnet18"]
+QUICK = ("s-tiny-imagenet", "gcil-cifar100-uniform")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.slow) for n in RESNET]
+)
 def test_a_resnet_trains_on_the_stream(name: str, tmp_path: Path) -> None:
     entry = STREAMS[name]
     small = files_for(entry.datasets[0])

@@ -294,7 +294,9 @@ def pids() -> list[int]:
     return [int(file.name.removeprefix("pid-")) for file in Path.cwd().glob("pid-*")]
 
 
-@pytest.mark.parametrize(("name", "status"), [("SIGKILL", -9), ("SIGTERM", 143)])
+@pytest.mark.parametrize(
+    ("name", "status"), [("SIGKILL", -9), pytest.param("SIGTERM", 143, marks=pytest.mark.slow)]
+)
 def test_workers_end_with_their_parent(slow: list[str], name: str, status: int) -> None:
     parent = subprocess.Popen(
         slow, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True

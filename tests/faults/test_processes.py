@@ -155,6 +155,7 @@ def test_a_killed_process_leaves_no_lock_behind(server: Server, folder: Path) ->
 # -- workers --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_killed_worker_fails_one_seed_which_a_rerun_completes(folder: Path) -> None:
     command = [sys.executable, "-m", "perdure", "run"]
     command += flags("runs", "--seeds", "0:2", "--workers", "2", "--checkpoint-every", "0.1")
