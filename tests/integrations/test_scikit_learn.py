@@ -35,8 +35,17 @@ CHECKS = parametrize_with_checks(
 )
 
 
+def needs_array_api(check: Any) -> bool:
+    """Whether a check runs only if SciPy's array API is switched on, and is skipped otherwise."""
+    return "array_api" in getattr(getattr(check, "func", check), "__name__", "")
+
+
 # pytest wants a list where scikit-learn provides a generator.
-@pytest.mark.parametrize(CHECKS.args[0], list(CHECKS.args[1]), **CHECKS.kwargs)
+@pytest.mark.parametrize(
+    CHECKS.args[0],
+    [pair for pair in CHECKS.args[1] if not needs_array_api(getattr(pair, "values", pair)[1])],
+    **CHECKS.kwargs,
+)
 def test_scikit_learns_checks(estimator: Any, check: Any) -> None:
     check(estimator)
 
