@@ -1,19 +1,25 @@
 """Time of one step of the published S-CIFAR-10 protocol on a GPU: a usual setup and ours.
 
-    python benchmarks/gpu_step.py [--quick] [--compiled]
+    python benchmarks/gpu_step.py [--quick] [--compiled] [--start-only]
 
 Prints one JSON line: milliseconds per step (per learner, if several train side by side), the GPU's
-bf16 matrix rate, and the share of it that is reached.
+bf16 matrix rate, the share of it that is reached, and how long eight learners need to start: the
+seconds from the start of a process to their 100th step, with empty kernel caches and with those
+that the first process has filled.
 """
 
 from __future__ import annotations
 
 import copy
 import json
+import os
 import random
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -117,21 +123,76 @@ class UsualWay:
                     mean.data.mul_(decay).add_(new.data, alpha=1 - decay)
 
 
+def build(seed: int, buffer_size: int) -> CLSER:
+    return CLSER(
+        ResNet18(10).cuda().to(memory_format=torch.channels_last),  # type: ignore[call-overload]
+        buffer_size=buffer_size,
+        augment=CropFlip(4),
+        normalise=CIFAR10,
+        seed=seed,
+        **SETTINGS,  # type: ignore[arg-type]
+    )
+
+
+def random_images(count: int) -> Samples:
+    draws = torch.Generator("cuda").manual_seed(0)
+    inputs = torch.randint(0, 256, (count, 3, 32, 32), generator=draws, device="cuda").byte()
+    return Samples(inputs, torch.randint(0, 2, (count,), generator=draws, device="cuda"))
+
+
+def start(learners: int) -> dict[str, object]:
+    """Seconds since the parent started this process, at several points up to step 100."""
+    began = float(os.environ["BEGAN"])
+    found: dict[str, object] = {"imported": time.time() - began}
+    compiled: list[float] = []
+
+    def count(*, times: Any, cache_hit: bool, **_: object) -> None:
+        if not cache_hit:
+            compiled.append(times.total / 1e6)
+
+    import triton
+
+    triton.knobs.compilation.listener = count
+    samples = random_images(4_096)
+    torch.cuda.synchronize()
+    found["device_ready"] = time.time() - began
+    group = [build(seed, 500) for seed in range(learners)]
+    found["built"] = time.time() - began
+    engine = Captured("cuda", "bf16")
+    for step in range(100):
+        batch = samples.slice(step * BATCH, (step + 1) * BATCH)
+        for number, learner in enumerate(group):
+            engine.step(learner, batch)
+            if number == 0 and step in (0, 1, 2):
+                engine.synchronize()
+                found[f"first_learner_step_{step + 1}"] = time.time() - began
+        if step + 1 in (1, 2, 3, 10, 15, 20, 25, 30, 100):
+            engine.synchronize()
+            found[f"step_{step + 1}"] = time.time() - began
+    found = {name: round(value, 1) for name, value in found.items() if isinstance(value, float)}
+    return {**found, "kernels_compiled": len(compiled), "compiling": round(sum(compiled), 1)}
+
+
+def starts(learners: int) -> dict[str, object]:
+    """Start in two new processes: with an empty cache of kernels, and with the cache it filled."""
+    found: dict[str, object] = {}
+    with tempfile.TemporaryDirectory() as cache:
+        for name in ("cold", "warm"):
+            variables = {**os.environ, "TRITON_CACHE_DIR": cache, "BEGAN": str(time.time())}
+            command = [sys.executable, __file__, "--child", str(learners)]
+            child = subprocess.run(command, env=variables, capture_output=True, text=True)
+            if child.returncode:
+                raise RuntimeError(child.stderr)
+            found[name] = json.loads(child.stdout)
+            print(name, found[name], file=sys.stderr, flush=True)
+    return found
+
+
 def ours(
     samples: Samples, learners: int, engine: Eager, steps: int, buffer_size: int = 500
 ) -> tuple[float, float]:
     """Milliseconds per step of each learner, and seconds until all graphs were captured."""
-    group = [
-        CLSER(
-            ResNet18(10).cuda().to(memory_format=torch.channels_last),  # type: ignore[call-overload]
-            buffer_size=buffer_size,
-            augment=CropFlip(4),
-            normalise=CIFAR10,
-            seed=seed,
-            **SETTINGS,  # type: ignore[arg-type]
-        )
-        for seed in range(learners)
-    ]
+    group = [build(seed, buffer_size) for seed in range(learners)]
     order = torch.Generator().manual_seed(0)
 
     def step() -> None:
@@ -150,12 +211,15 @@ def ours(
 
 
 def main() -> None:
-    quick = "--quick" in sys.argv
-    steps = 60 if quick else 300
     torch.backends.cudnn.benchmark = True
-    draws = torch.Generator("cuda").manual_seed(0)
-    inputs = torch.randint(0, 256, (10_000, 3, 32, 32), generator=draws, device="cuda").byte()
-    samples = Samples(inputs, torch.randint(0, 2, (10_000,), generator=draws, device="cuda"))
+    if "--child" in sys.argv:
+        print(json.dumps(start(int(sys.argv[-1]))))
+        return
+    if "--start-only" in sys.argv:
+        print(json.dumps(starts(8)))
+        return
+    steps = 60 if "--quick" in sys.argv else 300
+    samples = random_images(10_000)
     found: dict[str, object] = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
     rate = matrix_rate()
     found["bf16_matrix_tflops"] = round(rate)
@@ -166,13 +230,13 @@ def main() -> None:
         for learners in (1, 4, 8):
             name = f"{'compiled' if compiled else 'captured'}_{learners}"
             engine = Captured("cuda", "bf16", compiled=compiled)
-            ms, start = ours(samples, learners, engine, steps)
+            ms, began = ours(samples, learners, engine, steps)
             share = FLOP_PER_STEP / (ms / 1000) / 1e12 / rate
             found[name] = {
                 "ms_per_learner_step": round(ms, 3),
                 "times_faster": round(usual / ms, 1),
                 "share_of_matrix_rate": round(share, 3),
-                "start_s": round(start, 1),
+                "start_s": round(began, 1),
                 "refused": [refusal[:100] for refusal in engine.fallbacks()][:1],
             }
             print(name, found[name], file=sys.stderr, flush=True)
@@ -181,6 +245,7 @@ def main() -> None:
         for buffer_size in (200, 5120)
     )
     found["buffer_5120_over_200"] = round(large / small, 3)
+    found["start_8"] = starts(8)
     print(json.dumps(found))
 
 

@@ -10,6 +10,7 @@ for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,6 +27,11 @@ _TILE = 32
 """Rows that a program processes at a time."""
 _COLUMNS = 16
 """Channels per program when combining; it keeps all blocks of a part in registers."""
+_kernel = partial(
+    triton.jit,
+    do_not_specialize=["blocks_0", "blocks_1", "rows_0", "rows_1", "rows_2", "block_rows"],
+)
+"""Decorates a kernel that is compiled once for all numbers of rows and blocks."""
 
 
 @triton.jit
@@ -40,7 +46,7 @@ def _part_of(block, blocks_0, blocks_1, rows_0, rows_1, rows_2):
     return part, first_block, first_row, rows
 
 
-@triton.jit
+@_kernel
 def _moments(
     x, means, squares, channels, blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows,
     WIDTH: tl.constexpr, TILE: tl.constexpr,
@@ -72,7 +78,7 @@ def _moments(
     tl.store(squares + block * channels + column, spread, mask=in_range)
 
 
-@triton.jit
+@_kernel
 def _statistics(
     means, squares, saved_mean, saved_scale, running_mean, running_var, tracked, momentum, epsilon,
     channels, blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows,
@@ -106,7 +112,7 @@ def _statistics(
         tl.store(tracked, tl.load(tracked) + PARTS)
 
 
-@triton.jit
+@_kernel
 def _normalise(
     x, shortcut, y, weight, bias, saved_mean, saved_scale, channels, blocks_0, blocks_1, rows_0,
     rows_1, rows_2, block_rows, ADD: tl.constexpr, RELU: tl.constexpr, WIDTH: tl.constexpr,
@@ -150,7 +156,7 @@ def _relu_gradient(
     return dz
 
 
-@triton.jit
+@_kernel
 def _gradient_sums(
     x, y, dy, weight, bias, saved_mean, saved_scale, sums, products, channels, blocks_0, blocks_1,
     rows_0, rows_1, rows_2, block_rows, ADD: tl.constexpr, RELU: tl.constexpr,
@@ -182,7 +188,7 @@ def _gradient_sums(
     tl.store(products + block * channels + column, tl.sum(product, 0) * scale, mask=in_range)
 
 
-@triton.jit
+@_kernel
 def _gradient_means(
     sums, products, averages, slopes, d_weight, d_bias, channels, blocks_0, blocks_1, rows_0,
     rows_1, rows_2, block_rows, PARTS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
@@ -208,7 +214,7 @@ def _gradient_means(
     tl.store(d_weight + column, all_products, mask=in_range)
 
 
-@triton.jit
+@_kernel
 def _gradient(
     x, y, dy, dx, d_shortcut, weight, bias, saved_mean, saved_scale, averages, slopes, channels,
     blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows, ADD: tl.constexpr, RELU: tl.constexpr,
