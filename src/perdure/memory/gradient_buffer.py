@@ -19,6 +19,9 @@ class GradientBuffer(EpisodicMemory):
     s_i / (s_i + c). All candidates of a batch compete at once, against the scores at the time the
     last free row was filled. If several win the same row, the last one is kept.
 
+    Unlike in other memories, a competition takes time proportional to `buffer_size`, because it
+    adds up all scores: about 1 ms per million rows on a CPU.
+
     Args:
         buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
         buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
