@@ -21,6 +21,7 @@ The defaults of the library were chosen on the sets named "choose"; the others r
 from __future__ import annotations
 
 import argparse
+import functools
 import gzip
 import itertools
 import json
@@ -161,15 +162,19 @@ class Stream(NamedTuple):
     classes: int
 
 
+@functools.cache
 def load(data: Path, name: str) -> tuple[Part, Part]:
+    """The training and test samples of a data set; read once per process."""
     with np.load(data / FILE) as arrays:
         found = [torch.from_numpy(arrays[f"{name} {k}"]) for k in ("x_train", "y_train")]
         test = [torch.from_numpy(arrays[f"{name} {k}"]) for k in ("x_test", "y_test")]
     return Part(*found), Part(*test)
 
 
-def make_stream(kind: str, train: Part, test: Part) -> Stream:
+@functools.lru_cache(maxsize=4)
+def make_stream(data: Path, name: str, kind: str) -> Stream:
     """New classes in five tasks; the same tasks twice; or inputs that turn by 90° in five tasks."""
+    train, test = load(data, name)
     classes = int(train.y.max()) + 1
     if kind == "drift":
         angles = [math.pi / 2 * k / 4 for k in range(5)]
@@ -318,7 +323,7 @@ def build(
 
 def train(data: Path, case: Case, method: str, seed: int, given: dict[str, Any]) -> dict[str, Any]:
     torch.set_num_threads(1)
-    stream = make_stream(case.kind, *load(data, case.data))
+    stream = make_stream(data, case.data, case.kind)
     torch.manual_seed(seed)
     x = stream.tasks[0].x
     if case.network == "transformer":
