@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -44,6 +46,18 @@ def _deterministic() -> Iterator[None]:
     torch.backends.cudnn.benchmark = False
     yield
     torch.use_deterministic_algorithms(False)
+
+
+@contextmanager
+def no_waiting() -> Iterator[None]:
+    """Raise an error if something in the block waits for the device."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def build(kind: type[Learner], seed: int = 0, dropout: bool = False) -> Learner:
@@ -214,9 +228,8 @@ def test_predicting_before_each_step_changes_nothing(kind: type[Learner], precis
     predicted = Prequential(100, "cuda")
     engine.predict(learner, supply[0], Prequential(100, "cuda"))  # libraries are loaded
     for batch in supply:
-        torch.cuda.set_sync_debug_mode("error")
-        engine.predict(learner, batch, predicted)
-        torch.cuda.set_sync_debug_mode("default")
+        with no_waiting():
+            engine.predict(learner, batch, predicted)
         engine.step(learner, batch)
     engine.synchronize()
     assert next(iter(engine.learners.values())).graph is not None
