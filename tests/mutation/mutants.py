@@ -272,13 +272,13 @@ def recording() -> Iterator[set[CodeType]]:
         if event == "call":
             codes.add(frame.f_code)
 
-    threading.setprofile(note)
-    sys.setprofile(note)
+    threading.settrace(note)
+    sys.settrace(note)
     try:
         yield codes
     finally:
-        sys.setprofile(None)
-        threading.setprofile(None)
+        sys.settrace(None)
+        threading.settrace(None)
 
 
 # -- trying them ----------------------------------------------------------------------------
@@ -325,7 +325,7 @@ class Tester:
             for item in self.items.values():
                 files.setdefault(item.nodeid.partition("::")[0], []).append(item)
             with tempfile.TemporaryDirectory() as folder:
-                jobs = list(files.values())
+                jobs = [f[i : i + 40] for f in files.values() for i in range(0, len(f), 40)]
                 for job in self.run_children(
                     jobs, lambda job: self.record(job, Path(folder)), lambda job: 600.0
                 ):
