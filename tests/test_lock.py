@@ -32,6 +32,15 @@ def test_the_file_of_a_killed_process_is_not_a_lock(tmp_path: Path) -> None:
     assert not (tmp_path / ".lock").exists()
 
 
+def test_a_second_process_may_be_killed_as_well(tmp_path: Path) -> None:
+    (tmp_path / ".lock").write_text("4194305\n")
+    with locked(tmp_path):
+        left = (tmp_path / ".lock").read_text()
+    assert left == f"{os.getpid()}\n"
+    (tmp_path / ".lock").write_text(left)
+    refuse_if_locked(tmp_path)
+
+
 def test_checking_a_lock_creates_no_folder(tmp_path: Path) -> None:
     refuse_if_locked(tmp_path / "run")
     assert not (tmp_path / "run").exists()

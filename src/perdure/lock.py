@@ -33,6 +33,7 @@ def locked(folder: Path) -> Iterator[None]:
     path = folder / ".lock"
     file = _acquire(path, folder)
     try:
+        os.lseek(file, 0, os.SEEK_SET)
         os.ftruncate(file, 0)
         os.write(file, f"{os.getpid()}\n".encode())
         yield

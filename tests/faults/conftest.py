@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 
@@ -10,12 +11,19 @@ import pytest
 from .server import Server, serving
 
 Count = Callable[[str, float], None]
+LONG = float(os.environ.get("PERDURE_FAULTS", "1"))
+"""Share of the long suite to run."""
 _DONE: Counter[str] = Counter()
+
+
+def share(number: int) -> int:
+    """The number of repetitions of a long test."""
+    return max(1, round(number * LONG))
 
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Server]:
-    """Starts the runs that are killed."""
+    """Starts the commands that are killed."""
     with serving() as server:
         yield server
 

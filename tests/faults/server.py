@@ -1,7 +1,7 @@
-"""A process that has torch loaded and forks a child for every requested run.
+"""A process that has torch loaded and forks a child for every requested command.
 
-A child executes `perdure run …` without the time to import torch, so that tests can kill runs by
-the hundred. Run as a program, the server reads JSON lines: a run to start, answered with the
+A child executes `perdure …` without the time to import torch, so that tests can kill commands by
+the hundred. Run as a program, the server reads JSON lines: a command to start, answered with the
 child's pid, or a pid to wait for, answered with its status. A pid is not reused before that.
 """
 
@@ -25,6 +25,12 @@ from typing import Any, NamedTuple
 STEPS = struct.Struct("qqdqq")
 """First step, last step, its end time, and steps in a row started while a checkpoint was due: the
 maximum and the current number."""
+
+IMPORTS = (
+    *("perdure.experiment.progress", "perdure.experiment.tune", "perdure.experiment.analyze"),
+    *("perdure.results.terminal", "perdure.report", "matplotlib.figure", "quadprog"),
+)
+"""Modules that commands import late."""
 
 
 # -- the child ------------------------------------------------------------------------------
@@ -68,7 +74,7 @@ def watch(log: Path) -> None:
         setattr(kind, name, function)
 
 
-def execute_run(order: dict[str, Any]) -> None:
+def execute_command(order: dict[str, Any]) -> None:
     """Execute the command and exit."""
     for number, name in ((1, "out"), (2, "err")):
         os.dup2(os.open(f"{order['log']}.{name}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), number)
@@ -76,7 +82,8 @@ def execute_run(order: dict[str, Any]) -> None:
     try:
         os.chdir(order["folder"])
         sys.path.insert(0, order["folder"])
-        watch(Path(order["log"]))
+        if order["argv"][0] == "run":
+            watch(Path(order["log"]))
         from perdure.cli import main
 
         status = main(order["argv"])
@@ -98,7 +105,7 @@ def serve() -> None:
     from perdure.experiment.resolve import resolve
 
     torch.set_num_threads(1)
-    for module in ("perdure.experiment.progress", "perdure.results.terminal", "quadprog"):
+    for module in IMPORTS:
         importlib.import_module(module)
     parse(["run"])
     config = resolve("s-mnist", "gem", dataset="mnist5k")
@@ -110,7 +117,7 @@ def serve() -> None:
             continue
         pid = os.fork()
         if pid == 0:
-            execute_run(order)
+            execute_command(order)
         print(pid, flush=True)
 
 
@@ -167,7 +174,7 @@ class Life:
 
 
 class Server:
-    """Starts runs."""
+    """Starts commands."""
 
     def __init__(self) -> None:
         self.lives = 0
@@ -179,11 +186,11 @@ class Server:
         )
 
     def start(self, folder: Path, *argv: str) -> Life:
-        """Start `perdure run ARGV` in a folder."""
+        """Start `perdure ARGV` in a folder."""
         self.lives += 1
         log = folder / "logs" / str(self.lives)
         log.parent.mkdir(exist_ok=True)
-        order = {"argv": ["run", *argv], "folder": str(folder), "log": str(log)}
+        order = {"argv": argv, "folder": str(folder), "log": str(log)}
         return Life(self, self.ask(order), log)
 
     def ask(self, order: object) -> int:

@@ -17,14 +17,15 @@ from perdure import catalog
 from perdure.files import read_manifest
 
 from .compare import contents, find_run, left_over
-from .conftest import Count
+from .conftest import Count, share
 from .server import Life, Server
 
 EVERY = 0.15
 """Seconds between checkpoints."""
 EPOCHS = {"sgd": 5, "joint": 5, "er": 2, "agem": 2}
 """Methods with more than one epoch, so that each run takes about a second."""
-KILLS = 20
+KILLS = share(45)
+"""Kills of each setting."""
 QUICK = ("clser", "er")
 """One method for each kind of state; `make faults` kills runs of all methods."""
 
@@ -68,14 +69,14 @@ def kill_and_resume(
     draws = random.Random(f"{method} {stream} {seed}")
     reference, out = folder / "reference", folder / "killed"
     began = time.monotonic()
-    assert server.start(folder, *flags(stream, method), "--out", str(reference)).wait() == 0
+    assert server.start(folder, "run", *flags(stream, method), "--out", str(reference)).wait() == 0
     whole = time.monotonic() - began
     expected = contents(find_run(reference))
     fate = Fate(0, 0, [])
     while fate.kills < kills or not fate.finished:
         shutil.rmtree(out, ignore_errors=True)
         step = 0
-        life = server.start(folder, *flags(stream, method), "--out", str(out))
+        life = server.start(folder, "run", *flags(stream, method), "--out", str(out))
         wait_for_checkpoint(life, out)
         while True:
             if fate.kills < kills:
@@ -94,7 +95,7 @@ def kill_and_resume(
                 assert seen.overdue <= 1  # at most one step was begun while a checkpoint was due
                 taken_at = dict(seen.taken).get(step, seen.at)  # or in the life before this one
                 fate.redone.append(seen.at - taken_at)
-            life = server.start(folder, *flags(stream, method), "--out", str(out), "--resume")
+            life = server.start(folder, "run", *flags(stream, method), "--out", str(out), "--resume")
         assert (life.wait(), life.errors) == (0, "")
         run = find_run(out)
         assert contents(run) == expected

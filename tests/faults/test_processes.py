@@ -65,8 +65,8 @@ def stepping(life: Life) -> Callable[[], bool]:
 def test_a_signal_finishes_the_step_and_prints_how_to_continue(
     server: Server, folder: Path, name: str
 ) -> None:
-    assert server.start(folder, *flags("whole")).wait() == 0
-    life = server.start(folder, *flags("stopped"))
+    assert server.start(folder, "run", *flags("whole")).wait() == 0
+    life = server.start(folder, "run", *flags("stopped"))
     wait_until(stepping(life), life)
     os.kill(life.pid, signal.Signals[name])
     assert life.wait() == 128 + signal.Signals[name]
@@ -75,7 +75,7 @@ def test_a_signal_finishes_the_step_and_prints_how_to_continue(
     assert f"`{command}`" in life.errors
     last = life.seen().last
     assert 3 < last < 100
-    resumed = server.start(folder, *flags("stopped"))
+    resumed = server.start(folder, "run", *flags("stopped"))
     assert (resumed.wait(), resumed.errors) == (0, "")
     assert resumed.seen().first == last  # not one step was lost
     run = find_run(folder / "stopped")
@@ -85,7 +85,7 @@ def test_a_signal_finishes_the_step_and_prints_how_to_continue(
 
 def test_a_second_ctrl_c_does_not_wait_for_the_step(server: Server, folder: Path) -> None:
     (folder / "pause").write_text("60")
-    life = server.start(folder, *flags("runs"))
+    life = server.start(folder, "run", *flags("runs"))
     wait_until((folder / "pid-0").exists, life)
     os.kill(life.pid, signal.SIGINT)
     time.sleep(0.5)  # two signals at one moment would be one
@@ -99,15 +99,15 @@ def test_a_second_ctrl_c_does_not_wait_for_the_step(server: Server, folder: Path
 def test_an_interrupted_run_resumes_with_a_note_and_restarts_on_request(
     server: Server, folder: Path
 ) -> None:
-    life = server.start(folder, *flags("runs"))
+    life = server.start(folder, "run", *flags("runs"))
     wait_until(stepping(life), life)
     os.kill(life.pid, signal.SIGTERM)
     assert life.wait() == 143
-    again = server.start(folder, *(f for f in flags("runs") if f != "--quiet"))
+    again = server.start(folder, "run", *(f for f in flags("runs") if f != "--quiet"))
     assert again.wait() == 0
     assert again.seen().first == life.seen().last
     assert f"from step {life.seen().last}; use --restart" in again.errors
-    restarted = server.start(folder, *flags("runs", "--restart"))
+    restarted = server.start(folder, "run", *flags("runs", "--restart"))
     assert restarted.wait() == 0
     assert restarted.seen().first == 0
 
@@ -116,10 +116,10 @@ def test_an_interrupted_run_resumes_with_a_note_and_restarts_on_request(
 
 
 def test_a_second_process_is_refused_with_a_sentence(server: Server, folder: Path) -> None:
-    first = server.start(folder, *flags("runs"))
+    first = server.start(folder, "run", *flags("runs"))
     wait_until(stepping(first), first)
     for more in ([], ["--resume"], ["--restart"]):
-        second = server.start(folder, *flags("runs", *more))
+        second = server.start(folder, "run", *flags("runs", *more))
         assert second.wait() == 2
         assert re.search(r"runs/s-mnist/slow\.Slow-\w+/seed-0\b", second.errors)
         assert str(first.pid) in second.errors
@@ -129,7 +129,7 @@ def test_a_second_process_is_refused_with_a_sentence(server: Server, folder: Pat
 
 
 def test_of_processes_started_at_the_same_time_one_trains(server: Server, folder: Path) -> None:
-    lives = [server.start(folder, *flags("runs")) for _ in range(5)]
+    lives = [server.start(folder, "run", *flags("runs")) for _ in range(5)]
     ended = [(life.wait(), life.errors) for life in lives]
     assert [status for status, _ in ended].count(0) >= 1
     for status, errors in ended:
@@ -137,18 +137,18 @@ def test_of_processes_started_at_the_same_time_one_trains(server: Server, folder
             assert status in (1, 2)  # before any work, or as it was about to begin
             assert "another process" in errors
             assert "Traceback" not in errors
-    whole = server.start(folder, *flags("whole"))
+    whole = server.start(folder, "run", *flags("whole"))
     assert whole.wait() == 0
     assert contents(find_run(folder / "runs")) == contents(find_run(folder / "whole"))
 
 
 def test_a_killed_process_leaves_no_lock_behind(server: Server, folder: Path) -> None:
-    first = server.start(folder, *flags("runs"))
+    first = server.start(folder, "run", *flags("runs"))
     wait_until(stepping(first), first)
     os.kill(first.pid, signal.SIGKILL)
     assert first.wait() == -9
     assert (find_run(folder / "runs") / ".lock").exists()  # a file, but nobody holds it
-    second = server.start(folder, *flags("runs"))
+    second = server.start(folder, "run", *flags("runs"))
     assert (second.wait(), second.errors) == (0, "")
 
 
