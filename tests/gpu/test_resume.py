@@ -54,6 +54,6 @@ def test_a_group_resumes_bit_for_bit(engine: str, asked: int, tmp_path: Path) ->
     for run in runs:
         one, other = (run.folder(tmp_path / name).path for name in ("whole", "stopped"))
         [step] = read_run(other).timing.resumed
-        assert asked - 5 <= step < asked  # stop is called once more at the end of a task
+        assert 0 < step < asked  # stop is also called during evaluations
         for name in ("result.json", "learner.safetensors", "events.jsonl"):
             assert (one / name).read_bytes() == (other / name).read_bytes(), (run.seed, name)
