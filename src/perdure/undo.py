@@ -115,7 +115,8 @@ class Snapshot:
         _current.snapshot = self._outer
         if self.postponed:
             reset = _ENABLE if self._gradients else _DISABLE
-            deque(map(call, [self._keep, _DISABLE, *self.postponed, reset]), maxlen=0)
+            final: list[Callable[[], object]] = [self._keep, _DISABLE, *self.postponed, reset]
+            deque(map(_call, final), maxlen=0)
         # No calls from here on: they could be interrupted, and the changes are final.
         self.taken, self._gradients, self.postponed = False, None, None
         self.actions, self._dicts, self._saved = [], [], {}
@@ -245,6 +246,7 @@ _current = _Current()
 
 
 _enable_gradients = torch._C._set_grad_enabled  # the public function is written in Python
+_call: Callable[[Callable[[], object]], object] = call
 _ENABLE, _DISABLE = partial(_enable_gradients, True), partial(_enable_gradients, False)
 
 

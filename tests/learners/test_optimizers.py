@@ -126,7 +126,7 @@ def test_observe_and_a_bare_loop_end_with_the_same_weights(name: str) -> None:
         replayed = learner.steps > 1
         optimizer.zero_grad()
         losses = [nn.functional.cross_entropy(bare(inputs), labels)] * (2 if replayed else 1)
-        torch.stack(losses).mean().backward()
+        torch.stack(losses).mean().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
     for one, other in zip(bare.parameters(), module.parameters(), strict=True):
         torch.testing.assert_close(one, other)

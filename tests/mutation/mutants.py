@@ -434,7 +434,7 @@ class Tester:
         except (LookupError, ValueError, SyntaxError) as error:
             return f"invalid {error}"
         self.on_failure = lambda name: end(f"killed {name}")
-        for name, following in zip(names, [*names[1:], None], strict=True):
+        for name, following in zip(names, [*names, None][1:], strict=True):
             signal.setitimer(signal.ITIMER_REAL, 5 + 10 * self.known[name].seconds)
             item, after = self.items[name], self.items[following] if following else None
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)

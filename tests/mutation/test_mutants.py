@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from mutation.mutants import find_mutants
+from .mutants import find_mutants
 
 SOURCE = '''
 """Text with a number 3."""

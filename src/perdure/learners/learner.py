@@ -262,7 +262,7 @@ class Learner(Undoable, ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "end_task" in vars(cls):
-            cls.end_task = _undone_on_failure(cls.end_task)  # type: ignore[method-assign]
+            cls.end_task = _undone_on_failure(cls.end_task)  # type: ignore[assignment, method-assign]
 
     def end_task(self, samples: Samples) -> None:
         """Called when a task ends. No-op by default.
