@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 export OMP_NUM_THREADS := 1
 
-.PHONY: demo test lint types test-quick coverage test-long test-lowest faults benchmark docs docs-serve clean
+.PHONY: demo test lint types test-quick coverage test-long test-lowest faults mutants benchmark docs docs-serve clean
 
 demo: $(VENV)/.installed
 	$(BIN)/perdure demo
@@ -39,6 +39,9 @@ test-long: $(VENV)/.installed-dev
 
 faults: $(VENV)/.installed-dev
 	$(BIN)/pytest -q tests/faults -m "faults or not slow" --durations 20
+
+mutants: $(VENV)/.installed-dev
+	$(BIN)/python tests/mutation/mutants.py --workers 2
 
 # The quick tests with the lowest version of every direct dependency that pyproject.toml allows.
 # Warnings are not errors here: old versions use what newer ones have deprecated. The recorded bits

@@ -3,9 +3,9 @@
     python benchmarks/undo_step.py [METHOD ...]
 
 Prints one JSON line per method, network and optimizer: microseconds of processor time per call of
-`observe`, and the share that undoing adds. Both variants take turns, a block of steps each, on the
-same learner. The shares are those of the fastest blocks and, on a busy machine less reliable, the
-median over pairs of blocks.
+`observe`, and what undoing adds. Both variants take turns, a few steps each, on the same learner,
+so that other programs on the machine slow both down; the figures are medians over all steps and,
+for the added share, the quartiles of the differences between neighbouring steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from perdure.learners import Learner
 from perdure.records import Samples
 from perdure.undo import Snapshot
 
-BLOCKS = 61
+SECONDS = 6.0
+"""Time for each line."""
 
 
 def build_network(name: str) -> tuple[nn.Module, tuple[int, ...]]:
@@ -65,31 +66,35 @@ def measure(method: str, network: str, optimizer: str) -> dict[str, Any]:
     if learner.needs_boundaries:
         learner.end_task(Samples(inputs, labels))
 
-    def seconds(steps: int) -> float:
-        began = time.process_time()
-        for step in range(steps):
-            start = step % 60 * 10
-            learner.observe(inputs[start : start + 10], labels[start : start + 10])
-        return time.process_time() - began
+    def seconds(step: int) -> float:
+        start = step % 60 * 10
+        began = time.thread_time()
+        learner.observe(inputs[start : start + 10], labels[start : start + 10])
+        return time.thread_time() - began
 
-    seconds(60)
-    steps = max(1, min(10, round(0.01 / (seconds(5) / 5))))
+    for step in range(100):
+        seconds(step)
     without: list[float] = []
     times: list[float] = []
-    for _ in range(BLOCKS):
+    end, step = time.monotonic() + SECONDS, 0
+    while time.monotonic() < end:
+        step += 1
         with without_copies():
-            without.append(seconds(steps) / steps)
-        times.append(seconds(steps) / steps)
+            seconds(step)  # the first step of a turn finds other things in the caches
+            without.append(seconds(step))
+        seconds(step)
+        times.append(seconds(step))
+    usual = statistics.median(without)
+    added = statistics.quantiles([a - b for a, b in zip(times, without, strict=True)])
     return {
         "method": method,
         "network": network,
         "optimizer": optimizer,
-        "observe_us": round(1e6 * min(times)),
-        "without_copies_us": round(1e6 * min(without)),
-        "added_percent_fastest": round(100 * (min(times) / min(without) - 1), 1),
-        "added_percent_median": round(
-            100 * (statistics.median(a / b for a, b in zip(times, without, strict=True)) - 1), 1
-        ),
+        "observe_us": round(1e6 * statistics.median(times)),
+        "without_copies_us": round(1e6 * usual),
+        "added_us": [round(1e6 * value, 1) for value in added],
+        "added_percent": round(100 * added[1] / usual, 1),
+        "steps": len(times),
     }
 
 

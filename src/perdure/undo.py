@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from operator import methodcaller
+from operator import call, is_
 from typing import Any
 
 import torch
@@ -47,22 +47,23 @@ class Snapshot:
 
     def __init__(self, owner: Undoable) -> None:
         self._owner = owner
-        self._attributes: dict[int, _Attributes] = {}
+        self._contents: _Contents | None = None
         self._copies: dict[object, list[Tensor]] = {}
         """Memory for copies, by who needs it; it is used again in every step."""
         self._outer: Snapshot | None = None
-        self._taken = False
+        self.taken = False
+        """Whether a step is under way."""
         self.postponed: list[Callable[[], object]] | None = None
         """Operations to execute at the end of the step; None if that is not possible."""
         self._gradients: bool | None = None
         """Whether gradients were enabled: an interrupted `no_grad` leaves them disabled."""
+        self._keep = partial(setattr, self, "taken", False)
         self._clear()
 
     def _clear(self) -> None:
         self.actions: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
         """Actions that undo changes, in the order of the changes."""
         self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._tensors: list[Tensor] = []
         self._saved: dict[object, bool] = {}
 
     def take(self, *, may_postpone: bool = False) -> None:
@@ -74,10 +75,22 @@ class Snapshot:
         self._outer = None if _current.snapshot is self else _current.snapshot
         self._clear()
         self._gradients = torch.is_grad_enabled()
-        self._add_object(self._owner)
-        self.save(None, self._tensors)
+        contents = self._contents
+        if contents is None or (dicts := contents.copy_dicts()) is None:
+            contents = self._contents = _Contents(self._owner)
+            dicts = contents.copy_dicts()
+            assert dicts is not None
+            self._copies.pop(None, None)
+        self._dicts = dicts
+        for generator in contents.generators:
+            self.actions.append((generator.set_state, (generator.get_state(),)))
+        for part in contents.stateful:
+            self.actions.append((part.load_state_dict, (part.state_dict(),)))
+        _enable_gradients(False)
+        self.save(None, contents.tensors)
+        _enable_gradients(self._gradients)
         self.postponed = [] if may_postpone else None
-        self._taken = True
+        self.taken = True
         _current.snapshot = self
 
     def save(self, key: object, tensors: list[Tensor]) -> None:
@@ -101,13 +114,12 @@ class Snapshot:
         """Execute postponed operations and keep all changes."""
         _current.snapshot = self._outer
         if self.postponed:
-            keep = partial(setattr, self, "_taken", False)
-            disable = partial(_enable_gradients, False)
-            reset = partial(_enable_gradients, bool(self._gradients))
-            deque(map(_call, [keep, disable, *self.postponed, reset]), maxlen=0)
+            reset = _ENABLE if self._gradients else _DISABLE
+            final: list[Callable[[], object]] = [self._keep, _DISABLE, *self.postponed, reset]
+            deque(map(_call, final), maxlen=0)
         # No calls from here on: they could be interrupted, and the changes are final.
-        self._taken, self._gradients, self.postponed = False, None, None
-        self.actions, self._dicts, self._tensors, self._saved = [], [], [], {}
+        self.taken, self._gradients, self.postponed = False, None, None
+        self.actions, self._dicts, self._saved = [], [], {}
 
     def restore(self) -> None:
         """Undo all changes since `take`, also if that was interrupted.
@@ -117,10 +129,10 @@ class Snapshot:
         interruption: KeyboardInterrupt | None = None
         if self._gradients is not None:
             torch.set_grad_enabled(self._gradients)
-        while self._taken:
+        while self.taken:
             try:
                 self._restore()
-                self._copies, self.postponed = {}, None
+                self._copies, self._contents, self.postponed = {}, None, None
                 self.commit()
             except KeyboardInterrupt as error:
                 interruption = error
@@ -136,46 +148,20 @@ class Snapshot:
                 for key in current.keys() - before.keys():
                     del current[key]
 
-    def _add_object(self, part: Undoable) -> None:
-        attributes = vars(part)
-        before = attributes.copy()
-        self._dicts.append((attributes, before))
-        known = self._attributes.get(id(part))
-        if known is None or not known.apply_to(before):
-            known = self._attributes[id(part)] = _Attributes(part)
-        for name, add in known.adds:
-            add(self, before[name])
-        for buffers in known.buffers:
-            self._add_dict(buffers)
-
-    def _add_tensor(self, tensor: Tensor) -> None:
-        self._tensors.append(tensor.detach() if tensor.requires_grad else tensor)
-
-    def _add_generator(self, generator: torch.Generator) -> None:
-        self.actions.append((generator.set_state, (generator.get_state(),)))
-
-    def _add_dict(self, current: dict[Any, Any]) -> None:
-        before = current.copy()
-        self._dicts.append((current, before))
-        for value in before.values():
-            if isinstance(value, Tensor) and type(value) is not UninitializedBuffer:
-                self._tensors.append(value)
-
-    def _add_stateful(self, part: Stateful) -> None:
-        self.actions.append((part.load_state_dict, (part.state_dict(),)))
+    def add_dicts(self, dicts: Iterable[dict[Any, Any]]) -> None:
+        """Save which entries dicts have."""
+        self._dicts += [(current, current.copy()) for current in dicts]
 
     def add_optimizer(self, optimizer: Optimizer) -> None:
         """Save the state of an optimizer and the parameters that it updates."""
         if optimizer in self._saved:
             return
-        outer, self._tensors = self._tensors, []
+        tensors: list[Tensor] = []
+        self.add_dicts([*optimizer.param_groups, optimizer.state, *optimizer.state.values()])
         for group in optimizer.param_groups:
-            self._dicts.append((group, group.copy()))
-            self._tensors += group["params"]
-        self._dicts.append((optimizer.state, dict(optimizer.state)))
+            tensors += group["params"]
         for values in optimizer.state.values():
-            self._add_dict(values)
-        tensors, self._tensors = self._tensors, outer
+            tensors += (value for value in values.values() if isinstance(value, Tensor))
         self.save(optimizer, tensors)
 
 
@@ -184,38 +170,71 @@ def _copy(tensors: list[Tensor], copies: list[Tensor]) -> None:
         tensor.copy_(copy)
 
 
-class _Attributes:
-    """Which attributes of an object are saved, and how."""
+class _Contents:
+    """What is saved of an object, found once and used until an attribute is replaced."""
 
-    def __init__(self, part: Undoable) -> None:
-        self.part = part  # keeps its id from being used again
-        values = {k: v for k, v in vars(part).items() if k not in part.saved_by_itself}
-        found = ((name, _find_add(value)) for name, value in values.items())
-        self.adds = [(name, add) for name, add in found if add is not None]
-        modules = {k: v for k, v in values.items() if isinstance(v, nn.Module)}
-        inner = [module for each in modules.values() for module in each.modules()]
-        self.buffers = [module._buffers for module in inner if module._buffers]
-        unset = [name for name, value in values.items() if value is None]
-        self._names = [*modules, *unset]
-        self._values = [*modules.values(), *(None for _ in unset)]
+    def __init__(self, owner: Undoable) -> None:
+        self._entries: list[_Entries] = []
+        self.tensors: list[Tensor] = []
+        self.generators: list[torch.Generator] = []
+        self.stateful: list[Stateful] = []
+        self._add_object(owner)
 
-    def apply_to(self, attributes: dict[str, Any]) -> bool:
-        """Return whether the object has the same modules, and nothing that was missing."""
-        return [attributes[name] for name in self._names] == self._values
+    def copy_dicts(self) -> list[tuple[dict[Any, Any], dict[Any, Any]]] | None:
+        """Return all dicts with copies of them, or None if something was replaced or added."""
+        pairs = []
+        for entries in self._entries:
+            current = entries.current
+            before = current.copy()
+            if len(before) != entries.size:
+                return None
+            if not all(map(is_, map(before.__getitem__, entries.names), entries.values)):
+                return None
+            pairs.append((current, before))
+        return pairs
+
+    def _add_object(self, part: Undoable) -> None:
+        attributes = vars(part)
+        kept = _Entries(attributes, part.saved_by_itself)
+        self._entries.append(kept)
+        for value in kept.values:
+            if isinstance(value, nn.Module):
+                for module in value.modules():
+                    if module._buffers:
+                        self._add_dict(module._buffers)
+            elif isinstance(value, Tensor):
+                self.tensors.append(value)
+            elif isinstance(value, torch.Generator):
+                self.generators.append(value)
+            elif isinstance(value, Undoable):
+                self._add_object(value)
+            elif isinstance(value, dict):
+                self._add_dict(value)
+            elif value is not None and not isinstance(value, Optimizer):
+                self.stateful.append(value)
+
+    def _add_dict(self, current: dict[Any, Any]) -> None:
+        kept = _Entries(current)
+        self._entries.append(kept)
+        self.tensors += (v for v in kept.values if isinstance(v, Tensor))
 
 
-def _find_add(value: object) -> Callable[[Snapshot, Any], None] | None:
-    if isinstance(value, Optimizer | nn.Module):  # their tensors are saved separately
-        return None
-    for kind, add in (
-        (Tensor, Snapshot._add_tensor),
-        (torch.Generator, Snapshot._add_generator),
-        (Undoable, Snapshot._add_object),
-        (dict, Snapshot._add_dict),
-    ):
-        if isinstance(value, kind):
-            return add
-    return Snapshot._add_stateful if hasattr(type(value), "load_state_dict") else None
+class _Entries:
+    """A dict, and those of its values that may change in place or are not set yet."""
+
+    def __init__(self, current: dict[Any, Any], ignored: tuple[str, ...] = ()) -> None:
+        self.current = current
+        self.size = len(current)
+        found = {k: v for k, v in current.items() if k not in ignored and _may_change(v)}
+        self.names, self.values = list(found), list(found.values())
+
+
+def _may_change(value: object) -> bool:
+    """Whether a value may change in place, or stands for one that may."""
+    kinds = (Tensor, torch.Generator, nn.Module, Undoable, dict, Optimizer)
+    if type(value) is UninitializedBuffer:
+        return False
+    return value is None or isinstance(value, kinds) or hasattr(type(value), "load_state_dict")
 
 
 class _Current(threading.local):
@@ -226,21 +245,22 @@ class _Current(threading.local):
 _current = _Current()
 
 
-_call = methodcaller("__call__")
 _enable_gradients = torch._C._set_grad_enabled  # the public function is written in Python
+_call: Callable[[Callable[[], object]], object] = call
+_ENABLE, _DISABLE = partial(_enable_gradients, True), partial(_enable_gradients, False)
 
 
-def postpone(operation: Callable[[], object]) -> bool:
-    """Execute an operation at the end of the step, if that is possible; return whether it is.
+def postpone(*operations: Callable[[], object]) -> bool:
+    """Execute operations at the end of the step, if that is possible; return whether it is.
 
     Args:
-        operation: Changes tensors in place and allocates nothing; a `functools.partial` of a
-            function of torch, not of Python code.
+        *operations: Change tensors in place and allocate nothing; each is a `functools.partial` of
+            a function of torch, not of Python code.
     """
     snapshot = _current.snapshot
     if snapshot is None or snapshot.postponed is None:
         return False
-    snapshot.postponed.append(operation)
+    snapshot.postponed.extend(operations)
     return True
 
 
@@ -267,6 +287,12 @@ def save_parameters(network: nn.Module) -> None:
     """Save which parameters the modules of a network have, before some are replaced for a call."""
     for module in network.modules() if _current.snapshot is not None else ():
         on_failure(module._parameters.update, module._parameters.copy())
+
+
+def save_hooks(network: nn.Module) -> None:
+    """Save which hooks the modules of a network have, before some are added for a call."""
+    if _current.snapshot is not None:
+        _current.snapshot.add_dicts([module._forward_pre_hooks for module in network.modules()])
 
 
 def save_tensors(owner: object, tensors: list[Tensor]) -> None:

@@ -44,7 +44,18 @@ def flags(stream: str, method: str) -> list[str]:
     steps = {"gss": "250"}.get(method) or ("" if stream == "s-mnist" else "600")
     short = ["--max-steps", steps] if steps else []
     return [
-        *(stream, "--method", method, "--dataset", "mnist5k", "--epochs", epochs, "--batch", "10"),
+        *(
+            "run",
+            stream,
+            "--method",
+            method,
+            "--dataset",
+            "mnist5k",
+            "--epochs",
+            epochs,
+            "--batch",
+            "10",
+        ),
         *("--workers", "1", "--checkpoint-every", str(EVERY), "--quiet", "--json", *short),
     ]
 
@@ -69,14 +80,14 @@ def kill_and_resume(
     draws = random.Random(f"{method} {stream} {seed}")
     reference, out = folder / "reference", folder / "killed"
     began = time.monotonic()
-    assert server.start(folder, "run", *flags(stream, method), "--out", str(reference)).wait() == 0
+    assert server.start(folder, *flags(stream, method), "--out", str(reference)).wait() == 0
     whole = time.monotonic() - began
     expected = contents(find_run(reference))
     fate = Fate(0, 0, [])
     while fate.kills < kills or not fate.finished:
         shutil.rmtree(out, ignore_errors=True)
         step = 0
-        life = server.start(folder, "run", *flags(stream, method), "--out", str(out))
+        life = server.start(folder, *flags(stream, method), "--out", str(out))
         wait_for_checkpoint(life, out)
         while True:
             if fate.kills < kills:
@@ -95,7 +106,7 @@ def kill_and_resume(
                 assert seen.overdue <= 1  # at most one step was begun while a checkpoint was due
                 taken_at = dict(seen.taken).get(step, seen.at)  # or in the life before this one
                 fate.redone.append(seen.at - taken_at)
-            life = server.start(folder, "run", *flags(stream, method), "--out", str(out), "--resume")
+            life = server.start(folder, *flags(stream, method), "--out", str(out), "--resume")
         assert (life.wait(), life.errors) == (0, "")
         run = find_run(out)
         assert contents(run) == expected

@@ -144,7 +144,7 @@ def state(learner: Learner) -> tuple[Any, ...]:
 
 
 def check(build: Callable[[], Learner], inject: Inject, stride: int, grow: bool) -> int:
-    """Fail in every `stride`-th event of each step, then let the step succeed.
+    """Fail in every `stride`-th event of each step and end of a task, then let it succeed.
 
     Returns:
         The number of faults.
@@ -152,27 +152,26 @@ def check(build: Callable[[], Learner], inject: Inject, stride: int, grow: bool)
     learner, undisturbed = build(), build()
     faults = 0
     for number, batch in enumerate(batches(grow)):
-        before, at = state(learner), 1 + number
-        backup = copy.deepcopy(learner)
-        undisturbed.observe(*batch[:2])
-        while True:
-            countdown = Countdown(at)
-            try:
-                with inject(countdown):
-                    learner.observe(*batch[:2])
-            except Fault:
-                faults += 1
-                after = state(learner)
-                assert after == before, f"fault {at} in step {number}"
-            else:
-                assert state(learner) == state(undisturbed)
-                if countdown.left > 0:
-                    break
-                learner = copy.deepcopy(backup)  # a library has handled the fault
-            at += stride
-        if learner.needs_boundaries:
-            for each in (learner, undisturbed):
-                each.end_task(batch)
+        for call in ("observe", "end_task") if learner.needs_boundaries else ("observe",):
+            arguments: tuple[Any, ...] = batch[:2] if call == "observe" else (batch,)
+            before, at = state(learner), 1 + number
+            backup = copy.deepcopy(learner)
+            getattr(undisturbed, call)(*arguments)
+            while True:
+                countdown = Countdown(at)
+                try:
+                    with inject(countdown):
+                        getattr(learner, call)(*arguments)
+                except Fault:
+                    faults += 1
+                    after = state(learner)
+                    assert after == before, f"fault {at} in {call} {number}"
+                else:
+                    assert state(learner) == state(undisturbed)
+                    if countdown.left > 0:
+                        break
+                    learner = copy.deepcopy(backup)  # a library has handled the fault
+                at += stride
     return faults
 
 

@@ -32,7 +32,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType
 from typing import Any
@@ -216,12 +216,13 @@ def find_mutants(file: str, source: str) -> Iterator[tuple[Mutant, ast.Module, C
             number += 1
 
 
-def mutated_code(mutant: Mutant) -> CodeType:
-    """The code of the changed function."""
+def mutated_code(mutant: Mutant, change: bool = True) -> CodeType:
+    """The code of the function, with or without the change."""
     path = ROOT / mutant.file
     found = list(find_mutants(mutant.file, path.read_text()))[mutant.number]
     assert found[0] == mutant
-    found[2]()
+    if change:
+        found[2]()
     codes = [compile(ast.fix_missing_locations(found[1]), str(path), "exec")]
     for code in codes:
         if (code.co_qualname, code.co_firstlineno) == (mutant.function, mutant.first_line):
@@ -230,15 +231,21 @@ def mutated_code(mutant: Mutant) -> CodeType:
     raise LookupError(mutant.name)
 
 
-def apply(mutant: Mutant) -> None:
+@cache
+def live_functions() -> dict[Key, list[FunctionType]]:
+    """All functions in memory, by place; called before the process is forked."""
+    found: dict[Key, list[FunctionType]] = {}
+    for function in gc.get_objects():
+        if type(function) is FunctionType:  # isinstance would execute code of odd objects
+            found.setdefault(_place(function.__code__), []).append(function)
+    return found
+
+
+def apply(mutant: Mutant, change: bool = True) -> None:
     """Replace the code of the function in this process, wherever it is used."""
-    code, path = mutated_code(mutant), str(ROOT / mutant.file)
-    place = (path, mutant.function, mutant.first_line)
-    functions = [f for f in gc.get_objects() if isinstance(f, FunctionType)]
-    live = [f for f in functions if _place(f.__code__) == place]
-    if not live:
-        raise LookupError(f"{mutant.function} is not imported")
-    for function in live:
+    code = mutated_code(mutant, change)
+    place = (str(ROOT / mutant.file), mutant.function, mutant.first_line)
+    for function in live_functions()[place]:
         function.__code__ = code
 
 
@@ -365,6 +372,10 @@ class Tester:
             done = {line["name"]: line["status"] for line in lines}
         todo = [mutant for mutant in mutants if mutant.name not in done]
         print(f"{len(mutants)} mutants, {len(todo)} to try", flush=True)
+        live_functions()
+        for job in self.run_children(todo[:5], partial(self.attempt, change=False), self.limit):
+            if job.status != "survived":
+                sys.exit(f"a test fails without a change: {job.message}")
         counts: Counter[str] = Counter()
         began = time.monotonic()
         with self.out.open("a") as file:
@@ -415,15 +426,15 @@ class Tester:
     def limit(self, mutant: Mutant) -> float:
         return 20 + 5 * float(self.options.seconds_per_mutant)
 
-    def attempt(self, mutant: Mutant) -> str | None:
+    def attempt(self, mutant: Mutant, change: bool = True) -> str | None:
         """In a child: run tests until one fails."""
         names = self.tests_of(mutant)
         try:
-            apply(mutant)
+            apply(mutant, change)
         except (LookupError, ValueError, SyntaxError) as error:
             return f"invalid {error}"
         self.on_failure = lambda name: end(f"killed {name}")
-        for name, following in zip(names, [*names[1:], None], strict=True):
+        for name, following in zip(names, [*names, None][1:], strict=True):
             signal.setitimer(signal.ITIMER_REAL, 5 + 10 * self.known[name].seconds)
             item, after = self.items[name], self.items[following] if following else None
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
@@ -486,7 +497,7 @@ class Job:
                 factory._basetemp = Path(self.folder)
                 end(work(what) or "done")
             except BaseException as error:
-                end(f"killed by {type(error).__name__}: {error}")
+                end(f"invalid {type(error).__name__}: {error}")
         os.close(writer)
 
     def ended(self) -> bool:
@@ -513,6 +524,7 @@ class Job:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("files", nargs="*", help="files to mutate, relative to the repository")
+    parser.add_argument("--tests", nargs="+", default=TESTS, help="files and folders of tests")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--shard", default="1/1", help="I/N: only each N-th mutant, from the I-th")
     parser.add_argument("--time-limit", type=float, default=1e9, help="seconds for everything")
@@ -527,7 +539,7 @@ def main() -> None:
     sys.exit(
         pytest.main(
             [
-                *(name for name in TESTS),
+                *options.tests,
                 *(f"--ignore={name}" for name in IGNORED),
                 *("-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "--no-header"),
                 "--continue-on-collection-errors",

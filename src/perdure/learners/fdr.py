@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_counts
-from perdure.learners.learner import Learner, serialised
+from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import BalancedTaskBuffer
 from perdure.randomness import generator
@@ -97,7 +97,6 @@ class FDR(Learner):
         distance = function_distance(self.logits(self.prepare(past)[0]), past.logits)
         self.optimizer_step(distance, cross_entropy=cross_entropy, function_distance=distance)
 
-    @serialised
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task with the network's current logits.
 
@@ -114,7 +113,7 @@ class FDR(Learner):
         order = torch.randperm(len(labels), generator=self.choice, device=self.device)
         chosen = Samples(inputs, labels).rows(order[: batches * self.memory_batch])
         batches = -(-len(chosen.labels) // self.memory_batch)
-        with self.randomness(), torch.no_grad():
+        with torch.no_grad():
             # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.
             parts = torch.arange(len(chosen.labels)).tensor_split(batches)
             slices = [chosen.slice(int(part[0]), int(part[-1]) + 1) for part in parts]

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_weights
-from perdure.learners.learner import Learner, serialised
+from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import TaskBuffer
 from perdure.records import Samples
@@ -46,7 +46,6 @@ class ProjectedGradient(Learner):
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
         """Return g̃ [parameters], given g of the new batch and the result of `reference`."""
 
-    @serialised
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task.
 

@@ -9,11 +9,12 @@ from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.inputs import InputSpec
-from perdure.learners.learner import Learner, serialised
+from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier
 from perdure.records import Samples
 from perdure.structures import Inputs, call, chunk_size, length, select
+from perdure.undo import save_hooks, save_tensors
 
 
 class ICaRL(Learner):
@@ -109,11 +110,12 @@ class ICaRL(Learner):
         losses = F.binary_cross_entropy_with_logits(outputs, targets, reduction="none")
         self.optimizer_step((losses * trained).sum(dim=1).mean())
 
-    @serialised
     @torch.no_grad()
     def end_task(self, samples: Samples) -> None:
         """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means."""
         samples = Samples(*self._check_batch(samples.inputs, samples.labels))
+        save_tensors(self.previous, list(self.previous.network.parameters()))
+        save_hooks(self.previous.network)
         self.previous.network.load_state_dict(self.network.state_dict())
         self.memory.add(samples, self._embed)
         for label, exemplars in self.memory.groups().items():

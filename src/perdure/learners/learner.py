@@ -35,6 +35,7 @@ from perdure.learners.inputs import (
     read_labels,
 )
 from perdure.learners.loaded import check_loaded, check_optimizer_state
+from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
 from perdure.memory.frozen import training_mode
@@ -42,15 +43,7 @@ from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 from perdure.structures import Inputs, call, layout, length, map_leaves, select
-from perdure.undo import (
-    Snapshot,
-    Undoable,
-    on_failure,
-    postpone,
-    save_generator,
-    save_optimizer,
-    save_tensors,
-)
+from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generator, save_optimizer
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
@@ -74,11 +67,22 @@ def serialised(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L
     return execute
 
 
+def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Samples], None]:
+    """Decorate `end_task`: all or nothing, in one thread at a time."""
+
+    @wraps(method)
+    def execute(self: L, samples: Samples) -> None:
+        with self._lock, _global_generators:
+            self._undo_on_failure(partial(method, self, samples))
+
+    return execute
+
+
 class Learner(Undoable, ABC):
     """A network that learns from a stream, batch by batch.
 
     Methods may be called from several threads; one is executed at a time. An exception in
-    `observe`, also Ctrl-C, leaves the learner as it was before.
+    `observe` or `end_task`, also Ctrl-C, leaves the learner as it was before.
 
     Args:
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes].
@@ -205,28 +209,40 @@ class Learner(Undoable, ABC):
             ValueError: If the batch does not fit the network.
         """
         with self._lock, _global_generators:
-            try:
-                number = self._observed + 1
-                checks = number >= 16 and number.bit_count() == 1
-                # Not for a subclass, whose step may read the weights after it has changed them.
-                last = "_changes_weights_last" in vars(type(self)) and self.device.type == "cpu"
-                self._snapshot.take(may_postpone=last and not checks)
-                inputs, labels = self._check_batch(inputs, labels, values=check)
-                # Not `with self.randomness()`: a generator that is interrupted as it ends is
-                # continued when it is collected, after the step has been undone.
-                outside = _global_state(self.device)
-                on_failure(_set_global_state, outside, self.device)
-                _set_global_state(self._global_random, self.device)
-                self.step(inputs, labels)
-                self._global_random = _global_state(self.device)
-                _set_global_state(outside, self.device)
-                self._observed = number
-                if checks:
-                    self.check_progress()
-                self._snapshot.commit()
-            except BaseException:
-                self._snapshot.restore()
-                raise
+            number = self._observed + 1
+            checks = number >= 16 and number.bit_count() == 1
+            # Not for a subclass, whose step may read the weights after it has changed them.
+            last = "_changes_weights_last" in vars(type(self)) and self.device.type == "cpu"
+            learn = partial(self._learn, inputs, labels, check, number, checks)
+            self._undo_on_failure(learn, may_postpone=last and not checks)
+
+    def _learn(
+        self, inputs: Inputs, labels: Tensor, check: bool, number: int, progress: bool
+    ) -> None:
+        self.step(*self._check_batch(inputs, labels, values=check))
+        self._observed = number
+        if progress:
+            self.check_progress()
+
+    def _undo_on_failure(self, change: Callable[[], None], *, may_postpone: bool = False) -> None:
+        """Change the learner, with its own random state; after an exception it is as before."""
+        if self._snapshot.taken:  # inside another change
+            change()
+            return
+        try:
+            self._snapshot.take(may_postpone=may_postpone)
+            # Not `with self.randomness()`: a generator that is interrupted as it ends is
+            # continued when it is collected, after the change has been undone.
+            outside = _global_state(self.device)
+            on_failure(_set_global_state, outside, self.device)
+            _set_global_state(self._global_random, self.device)
+            change()
+            self._global_random = _global_state(self.device)
+            _set_global_state(outside, self.device)
+            self._snapshot.commit()
+        except BaseException:
+            self._snapshot.restore()
+            raise
 
     def check_progress(self) -> None:
         """Warn about problems that the metrics do not show. No-op by default; may wait.
@@ -243,14 +259,22 @@ class Learner(Undoable, ABC):
             labels: Class labels [n], int64.
         """
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if "end_task" in vars(cls):
+            cls.end_task = _undone_on_failure(cls.end_task)  # type: ignore[assignment, method-assign]
+
     def end_task(self, samples: Samples) -> None:
         """Called when a task ends. No-op by default.
+
+        As with `observe`, the learner is as it was before after any exception, also if a subclass
+        overrides this method.
 
         Args:
             samples: Training samples of the task.
 
         Raises:
-            ValueError: If the samples do not fit the network; the learner is left unchanged.
+            ValueError: If the samples do not fit the network.
         """
         del samples
 
@@ -372,24 +396,16 @@ class Learner(Undoable, ABC):
         self.finite_steps += loss_sum - loss_sum == 0  # isfinite takes twice as many operations
 
     def _update_weights(self) -> None:
-        """Run the optimizer.
-
-        For plain SGD this bypasses `optimizer.step`, whose overhead equals the forward pass of a
-        small network.
-        """
-        if not _is_plain_sgd(self.optimizer):
-            with torch.no_grad():
-                save_optimizer(self.optimizer)
-            self.optimizer.step()
-            return
-        (group,) = self.optimizer.param_groups
-        trained = [p for p in group["params"] if p.grad is not None]
+        """Run the optimizer, at the end of the step if that is possible."""
         with torch.no_grad():
-            gradients = [p.grad for p in trained]
-            update = partial(torch._foreach_add_, trained, gradients, alpha=-group["lr"])
-            if not postpone(update):
-                save_tensors(self.optimizer, group["params"])
-                update()
+            operations = in_place_step(self.optimizer)
+            if operations is not None and postpone(*operations):
+                return
+            save_optimizer(self.optimizer)
+            for operation in operations or ():
+                operation()
+        if operations is None:
+            self.optimizer.step()
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
@@ -679,23 +695,6 @@ class Learner(Undoable, ABC):
             self.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-
-
-def _is_plain_sgd(optimizer: Optimizer) -> bool:
-    """Return whether this is plain SGD without step hooks.
-
-    Learning-rate schedulers wrap `step` in an attribute of the optimizer; it must then be called.
-    """
-    group = optimizer.param_groups[0]
-    return (
-        type(optimizer) is torch.optim.SGD
-        and len(optimizer.param_groups) == 1
-        and not (group["momentum"] or group["weight_decay"] or group["maximize"])
-        and isinstance(group["lr"], float)
-        and "step" not in vars(optimizer)
-        and not optimizer._optimizer_step_pre_hooks
-        and not optimizer._optimizer_step_post_hooks
-    )
 
 
 def _global_state(device: torch.device) -> Tensor:
