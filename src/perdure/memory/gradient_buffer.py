@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from perdure.memory.episodic import EpisodicMemory
+from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.undo import save_generator, save_rows
@@ -26,7 +27,8 @@ class GradientBuffer(EpisodicMemory):
         buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
         buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
-        device: Device that holds the samples.
+        device: Device of the network, to which samples are drawn.
+        storage: Where the stored inputs are kept; by default on `device`.
 
     Examples:
         >>> memory = GradientBuffer(3)
@@ -45,8 +47,11 @@ class GradientBuffer(EpisodicMemory):
         buffer_bytes: int | str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        storage: Storage | None = None,
     ) -> None:
-        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
+        super().__init__(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
+        )
         self.insertion = generator(seed, "gradient selection", device)
 
     def _set_size(self, size: int) -> None:
