@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import errno
 import gc
+import mmap
 import os
 import pickle
 import sys
@@ -101,6 +102,30 @@ def test_structures_of_any_dtype_are_kept(
     assert drawn is not None
     for stored, one in zip(leaves(inputs), leaves(drawn.inputs), strict=True):
         assert stored[drawn.labels].equal(one)
+
+
+def test_large_rows_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    advised: list[tuple[int, int]] = []
+    advise = storage._advise
+
+    def record(address: int, size: int, advice: int) -> None:
+        advised.append((address, size))
+        advise(address, size, advice)
+
+    monkeypatch.setattr(storage, "_advise", record)
+    for folder in (None, tmp_path):
+        memory = Reservoir(9, storage=Storage(memory_folder=folder))
+        memory.add(Samples((torch.rand(9, 5000), torch.rand(9, 5)), torch.arange(9)))
+        drawn = memory.draw(4)
+    assert drawn is not None
+    contents = memory.contents()
+    assert contents is not None
+    assert len(advised) == 4  # in a file only, and only the first input
+    for label, (address, size) in zip(drawn.labels.tolist(), advised, strict=True):
+        start = contents.inputs[0][label].data_ptr()
+        assert address <= start < address + mmap.PAGESIZE
+        assert address % mmap.PAGESIZE == 0
+        assert address + size == start + 4 * 5000
 
 
 def test_rows_in_a_file_are_restored_after_a_failed_step(tmp_path: Path) -> None:

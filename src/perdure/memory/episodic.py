@@ -131,7 +131,9 @@ class EpisodicMemory(Undoable):
         """
         if self._stored is None or not self.filled:
             return None
-        return self._stored.rows(self._choose(count)).to(self.device)
+        rows = self._choose(count)
+        self.storage.read_ahead(self._stored.inputs, rows)
+        return self._stored.rows(rows).to(self.device)
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""
