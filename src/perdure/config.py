@@ -40,7 +40,7 @@ LOOP_HYPERPARAMETERS = {"batch": 32, "epochs": 1}
 NOT_HYPERPARAMETERS = frozenset(
     (
         *("seed", "optimizer", "augment", "normalise", "grow", "head", "tasks", "update"),
-        *("buffer_size", "buffer_bytes"),
+        *("buffer_size", "buffer_bytes", "memory_device", "memory_folder"),
     )
 )
 """Arguments of learners that are settings of their own, or not numbers."""
@@ -96,6 +96,8 @@ class RunConfig:
         prequential_window: Samples of the sliding window of these predictions.
         initial_evaluation: Whether the untrained networks are evaluated on a CPU, too.
         data_root: Folder with the datasets, if the user named one.
+        memory_device: "cpu" if stored inputs are in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file with the stored inputs, if they are in one.
         notes: What was substituted or assumed, one sentence each.
     """
 
@@ -121,6 +123,8 @@ class RunConfig:
     prequential_window: int = _setting("execution", default=WINDOW)
     initial_evaluation: bool = _setting("execution", default=False)
     data_root: str | None = _setting("remark", default=None)
+    memory_device: str | None = _setting("remark", default=None)
+    memory_folder: str | None = _setting("remark", default=None)
     notes: tuple[str, ...] = _setting("remark", default=())
 
     def __post_init__(self) -> None:

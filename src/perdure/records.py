@@ -39,8 +39,8 @@ class Samples(NamedTuple):
         return found if self.logits is None else [*found, self.logits]
 
     def rows(self, index: Tensor) -> Samples:
-        """Return copies of the samples at the given rows."""
-        return self.map(lambda t: t.index_select(0, index))
+        """Return copies of the samples at the given rows, on the devices of the samples."""
+        return self.map(lambda t: t.index_select(0, index.to(t.device)))
 
     def slice(self, start: int, stop: int) -> Samples:
         """Return a view of the samples from row `start` to row `stop` - 1."""

@@ -112,6 +112,8 @@ CASES = {
     "run --method er --stable-rate 1": "er has no hyperparameter 'stable_rate'; it has batch",
     "run --buffer 0": "--buffer-size is 0",
     "run --buffer -5": "--buffer-size is -5",
+    "run --memory-folder missing": "--memory-folder is 'missing', which is not a folder",
+    "run --memory-device cuda": "cuda",
     "run --set lr": "--set 'lr'",
     "run --set lr=": "--set 'lr='",
     "run --set lr=fast": "--set 'lr=fast'",

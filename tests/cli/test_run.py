@@ -156,6 +156,20 @@ def test_published_figures_are_shown_for_published_settings_only(
     assert "published" not in call("run", "--method", "sgd", "--epochs", "2").out
 
 
+def test_where_the_memory_is_does_not_change_results(call: Call, here: Path) -> None:
+    (here / "scratch").mkdir()
+    flags = ["--method", "derpp,sgd", *SHORT, "--json", "--quiet"]
+    elsewhere = ["--memory-folder", "scratch", "--memory-device", "cpu"]
+    lines = []
+    for out, where in (("one", []), ("other", elsewhere)):
+        ended = call("run", *flags, "--out", out, *where)
+        assert (ended.status, ended.err) == (0, "")
+        found = [json.loads(line) for line in ended.out.splitlines()]
+        lines.append([{**line, "seconds": None} for line in found])
+    assert lines[0] == lines[1]
+    assert not any((here / "scratch").iterdir())
+
+
 def test_complete_runs_are_reused(call: Call) -> None:
     first = call("run", *SHORT, "--json")
     second = call("run", *SHORT, "--json")

@@ -368,7 +368,12 @@ def test_every_identifying_setting_changes_the_hash() -> None:
     assert set(others) == set(base.identity())
     hashes = {replace(base, **{name: value}).hash for name, value in others.items()}
     assert len(hashes | {base.hash}) == len(others) + 1
-    remarks: dict[str, Any] = {"data_root": "/data", "notes": ("a note",)}
+    remarks: dict[str, Any] = {
+        "data_root": "/data",
+        "memory_device": "cpu",
+        "memory_folder": "/scratch",
+        "notes": ("a note",),
+    }
     assert replace(base, **remarks).hash == base.hash
 
 

@@ -183,6 +183,10 @@ class LearnerOptions:
     """Samples that the memory holds; default: 500."""
     buffer_bytes: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="")] = None
     """Instead of --buffer-size: bytes that the memory's samples may take, such as 64MB."""
+    memory_device: Annotated[str | None, _one_of("cpu"), _NO_HINT] = None
+    """cpu: keep stored inputs in host memory although the network is on a GPU."""
+    memory_folder: Folder = None
+    """Keep stored inputs in a temporary file in this folder instead of in memory."""
     data: StreamFlags = field(default_factory=StreamFlags)
     optimizer: OptimizerFlags = field(default_factory=OptimizerFlags)
     execution: ExecutionFlags = field(default_factory=ExecutionFlags)
@@ -221,6 +225,8 @@ class LearnerOptions:
             update=update,
             ranks=ranks,
             buffer_bytes=_number_or_text(self.buffer_bytes),
+            memory_device=self.memory_device,
+            memory_folder=self.memory_folder,
             prequential=prequential,
             prequential_window=prequential_window,
             initial_evaluation=initial_evaluation,

@@ -208,7 +208,9 @@ def _suited(options: RunOptions, method: str, methods: int) -> RunOptions:
 
     if methods == 1 or "buffer_size" in accepted(find_learner(method)):
         return options
-    return replace(options, buffer_size=None, buffer_bytes=None)
+    return replace(
+        options, buffer_size=None, buffer_bytes=None, memory_device=None, memory_folder=None
+    )
 
 
 def _notes(setting: PlannedSetting, out: Path) -> list[str]:

@@ -226,6 +226,10 @@ def build_learner(
         arguments["buffer_size"] = config.buffer_size
     if config.buffer_bytes is not None:
         arguments["buffer_bytes"] = config.buffer_bytes
+    if config.memory_device is not None:
+        arguments["memory_device"] = config.memory_device
+    if config.memory_folder is not None:
+        arguments["memory_folder"] = config.memory_folder
     if "update" in accepted:
         arguments["update"] = config.update
     if "tasks" in accepted:

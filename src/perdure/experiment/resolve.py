@@ -49,6 +49,8 @@ def resolve(
     prequential: bool = False,
     prequential_window: int | None = None,
     buffer_bytes: int | str | None = None,
+    memory_device: str | None = None,
+    memory_folder: Path | None = None,
     initial_evaluation: bool = False,
     check_device: bool = True,
     progress: bool = False,
@@ -78,6 +80,8 @@ def resolve(
         prequential_window: Samples of the sliding window; implies `prequential`.
         buffer_bytes: Bytes that the memory's samples may take, such as "64MB", instead of
             `buffer_size`.
+        memory_device: "cpu" to keep stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs.
         initial_evaluation: Whether to evaluate the untrained networks on a CPU, too.
         check_device: Whether the device must be available on this machine.
         progress: Whether to show on stderr that a large dataset is decoded.
@@ -111,6 +115,16 @@ def resolve(
             raise ValueError(f"{method} has no argument buffer_bytes; use --buffer-size")
         notes.append(f"{method} has no memory; ignoring --buffer-bytes {buffer_bytes}")
         budget = None
+    if memory_folder is not None and not memory_folder.is_dir():
+        raise ValueError(f"--memory-folder is {str(memory_folder)!r}, which is not a folder")
+    kept = {"memory_device": memory_device, "memory_folder": memory_folder}
+    for name, value in kept.items():
+        if value is not None and name not in accepted:
+            flag = f"--{name.replace('_', '-')}"
+            if "buffer_size" in accepted:
+                raise ValueError(f"{method} has no argument {name}; omit {flag}")
+            notes.append(f"{method} has no memory; ignoring {flag} {value}")
+            kept[name] = None
     buffer_size = _buffer_size(method, buffer_size, "buffer_size" in accepted, notes)
     dataset = _dataset(stream, dataset, data_root, notes)
     check_names(given or {}, method, optimizer)
@@ -161,6 +175,7 @@ def resolve(
         prequential_window=WINDOW if prequential_window is None else prequential_window,
         initial_evaluation=initial_evaluation and device == "cpu",
         data_root=None if data_root is None else str(data_root),
+        **{name: None if value is None else str(value) for name, value in kept.items()},
         notes=tuple(notes),
     )
     if config.stream_seed == PUBLISHED:

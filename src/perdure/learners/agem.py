@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -9,7 +11,7 @@ from torch.optim import Optimizer
 from perdure.learners.arguments import Augment, check_counts
 from perdure.learners.gem import ProjectedGradient
 from perdure.learners.predictor import Normalise
-from perdure.memory import TaskBuffer
+from perdure.memory import Storage, TaskBuffer
 
 
 class AGEM(ProjectedGradient):
@@ -28,6 +30,8 @@ class AGEM(ProjectedGradient):
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
         head: Name of the layer that grows, an `nn.Linear`; by default the last one.
+        memory_device: "cpu" keeps stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs instead of memory.
         seed: Seed of all random draws.
 
     Examples:
@@ -57,6 +61,8 @@ class AGEM(ProjectedGradient):
         normalise: Normalise | None = None,
         grow: bool = False,
         head: str | None = None,
+        memory_device: torch.device | str | None = None,
+        memory_folder: str | PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -71,7 +77,12 @@ class AGEM(ProjectedGradient):
         )
         check_counts(memory_batch=memory_batch)
         self.memory = TaskBuffer(
-            buffer_size, tasks=tasks, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+            buffer_size,
+            tasks=tasks,
+            buffer_bytes=buffer_bytes,
+            seed=seed,
+            device=self.device,
+            storage=Storage(memory_device, memory_folder),
         )
         self.memory_batch = memory_batch
 

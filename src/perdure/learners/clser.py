@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -11,7 +13,7 @@ from perdure.learners.arguments import Augment, check_counts, check_weights
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise, Predictor
-from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
+from perdure.memory import AgeTrackingReservoir, SemanticMemory, Storage, Update
 from perdure.structures import Inputs
 
 
@@ -44,6 +46,8 @@ class CLSER(ConsistentReplay):
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
         head: Name of the layer that grows, an `nn.Linear`; by default the last one.
+        memory_device: "cpu" keeps stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs instead of memory.
         seed: Seed of all random draws.
 
     Examples:
@@ -78,6 +82,8 @@ class CLSER(ConsistentReplay):
         normalise: Normalise | None = None,
         grow: bool = False,
         head: str | None = None,
+        memory_device: torch.device | str | None = None,
+        memory_folder: str | PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -95,7 +101,12 @@ class CLSER(ConsistentReplay):
         self.memory_batch = memory_batch
         self.consistency_weight = consistency_weight
         self.memory = AgeTrackingReservoir(
-            buffer_size, buffer_bytes=buffer_bytes, clock=self.steps, seed=seed, device=self.device
+            buffer_size,
+            buffer_bytes=buffer_bytes,
+            clock=self.steps,
+            seed=seed,
+            device=self.device,
+            storage=Storage(memory_device, memory_folder),
         )
         self.forward_batches = MultiBatchForward(network)
         self.plastic = SemanticMemory(

@@ -94,7 +94,7 @@ class ConsistentReplay(Learner):
         stored = self.memory.contents()
         if stored is None or self._lags < 0:
             return
-        samples = stored.slice(0, min(_LAG_SAMPLES, self.memory.filled))
+        samples = stored.slice(0, min(_LAG_SAMPLES, self.memory.filled)).to(self.device)
         predictors = self.predictors()
         name = next(iter(predictors))
         accuracy = {

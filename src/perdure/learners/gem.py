@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from os import PathLike
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +13,7 @@ from torch.optim import Optimizer
 from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
-from perdure.memory import TaskBuffer
+from perdure.memory import Storage, TaskBuffer
 from perdure.records import Samples
 from perdure.structures import Inputs, chunks
 
@@ -93,6 +94,8 @@ class GEM(ProjectedGradient):
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
         head: Name of the layer that grows, an `nn.Linear`; by default the last one.
+        memory_device: "cpu" keeps stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs instead of memory.
         seed: Seed of all random draws.
 
     Examples:
@@ -122,6 +125,8 @@ class GEM(ProjectedGradient):
         normalise: Normalise | None = None,
         grow: bool = False,
         head: str | None = None,
+        memory_device: torch.device | str | None = None,
+        memory_folder: str | PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -136,7 +141,12 @@ class GEM(ProjectedGradient):
         )
         check_weights(gamma=gamma)
         self.memory = TaskBuffer(
-            buffer_size, tasks=tasks, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+            buffer_size,
+            tasks=tasks,
+            buffer_bytes=buffer_bytes,
+            seed=seed,
+            device=self.device,
+            storage=Storage(memory_device, memory_folder),
         )
         self.gamma = gamma
 
@@ -145,7 +155,7 @@ class GEM(ProjectedGradient):
         memory = self.memory.contents()
         if memory is None:
             return None
-        x, y = self.prepare(memory)
+        x, y = self.prepare(memory.to(self.device))
         counts = list(self.memory.counts.values())
         parts = zip(chunks(x, counts), torch.split(y, counts), strict=True)
         return torch.stack([self.gradient(*part) for part in parts])

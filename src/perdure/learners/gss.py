@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -15,7 +17,7 @@ from perdure.learners.gradient_similarity import (
 )
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, evaluation_mode
-from perdure.memory import GradientBuffer
+from perdure.memory import GradientBuffer, Storage
 from perdure.records import Samples
 from perdure.structures import Inputs
 
@@ -44,6 +46,8 @@ class GSS(Learner):
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
         head: Name of the layer that grows, an `nn.Linear`; by default the last one.
+        memory_device: "cpu" keeps stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs instead of memory.
         seed: Seed of all random draws.
 
     Examples:
@@ -73,6 +77,8 @@ class GSS(Learner):
         normalise: Normalise | None = None,
         grow: bool = False,
         head: str | None = None,
+        memory_device: torch.device | str | None = None,
+        memory_folder: str | PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -90,7 +96,11 @@ class GSS(Learner):
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
         self.memory = GradientBuffer(
-            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+            buffer_size,
+            buffer_bytes=buffer_bytes,
+            seed=seed,
+            device=self.device,
+            storage=Storage(memory_device, memory_folder),
         )
         self._linear = has_only_linear_layers(network)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -11,7 +13,7 @@ from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.inputs import InputSpec
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
-from perdure.memory import ExemplarSet, NearestMeanClassifier
+from perdure.memory import ExemplarSet, NearestMeanClassifier, Storage
 from perdure.records import Samples
 from perdure.structures import Inputs, call, chunk_size, length, select
 from perdure.undo import save_hooks, save_tensors
@@ -39,6 +41,8 @@ class ICaRL(Learner):
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
         head: Name of the layer that grows, an `nn.Linear`; by default the last one.
+        memory_device: "cpu" keeps stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs instead of memory.
         seed: Seed of all random draws.
 
     Examples:
@@ -68,6 +72,8 @@ class ICaRL(Learner):
         normalise: Normalise | None = None,
         grow: bool = False,
         head: str | None = None,
+        memory_device: torch.device | str | None = None,
+        memory_folder: str | PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -84,7 +90,11 @@ class ICaRL(Learner):
         if optimizer is None:
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
         self.memory = ExemplarSet(
-            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+            buffer_size,
+            buffer_bytes=buffer_bytes,
+            seed=seed,
+            device=self.device,
+            storage=Storage(memory_device, memory_folder),
         )
         self.previous = NearestMeanClassifier(network)
         self.new = torch.zeros_like(self.previous.known)
@@ -120,7 +130,7 @@ class ICaRL(Learner):
         self.memory.add(samples, self._embed)
         for label, exemplars in self.memory.groups().items():
             if len(exemplars.labels):
-                mean = self._embed(exemplars.inputs).mean(dim=0)
+                mean = self._embed(exemplars.to(self.device).inputs).mean(dim=0)
                 self.previous.means[label] = F.normalize(mean, dim=0)
                 self.previous.known[label] = True
         self.new.zero_()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -9,7 +12,7 @@ from perdure.learners.arguments import Augment, check_counts, check_weights
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise, Predictor
-from perdure.memory import Reservoir, SemanticMemory, Update
+from perdure.memory import Reservoir, SemanticMemory, Storage, Update
 from perdure.structures import Inputs
 
 
@@ -36,6 +39,8 @@ class MeanER(ConsistentReplay):
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
         head: Name of the layer that grows, an `nn.Linear`; by default the last one.
+        memory_device: "cpu" keeps stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs instead of memory.
         seed: Seed of all random draws.
 
     Examples:
@@ -66,6 +71,8 @@ class MeanER(ConsistentReplay):
         normalise: Normalise | None = None,
         grow: bool = False,
         head: str | None = None,
+        memory_device: torch.device | str | None = None,
+        memory_folder: str | PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -83,7 +90,11 @@ class MeanER(ConsistentReplay):
         self.memory_batch = memory_batch
         self.consistency_weight = consistency_weight
         self.memory = Reservoir(
-            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+            buffer_size,
+            buffer_bytes=buffer_bytes,
+            seed=seed,
+            device=self.device,
+            storage=Storage(memory_device, memory_folder),
         )
         self.forward_batches = MultiBatchForward(network)
         self.mean = SemanticMemory(

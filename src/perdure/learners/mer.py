@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from os import PathLike
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -10,7 +12,7 @@ from torch.optim import Optimizer
 from perdure.learners.arguments import Augment, check_counts
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
-from perdure.memory import Reservoir
+from perdure.memory import Reservoir, Storage
 from perdure.records import Samples
 from perdure.structures import Inputs
 
@@ -37,6 +39,8 @@ class MER(Learner):
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
         head: Name of the layer that grows, an `nn.Linear`; by default the last one.
+        memory_device: "cpu" keeps stored inputs in host memory although the network is on a GPU.
+        memory_folder: Folder for a temporary file that holds the stored inputs instead of memory.
         seed: Seed of all random draws.
 
     Examples:
@@ -66,6 +70,8 @@ class MER(Learner):
         normalise: Normalise | None = None,
         grow: bool = False,
         head: str | None = None,
+        memory_device: torch.device | str | None = None,
+        memory_folder: str | PathLike[str] | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -87,7 +93,11 @@ class MER(Learner):
         self.gamma = gamma
         self.inner_steps = inner_steps
         self.memory = Reservoir(
-            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=self.device
+            buffer_size,
+            buffer_bytes=buffer_bytes,
+            seed=seed,
+            device=self.device,
+            storage=Storage(memory_device, memory_folder),
         )
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:

@@ -8,5 +8,6 @@ from perdure.memory.reservoir import AgeTrackingReservoir as AgeTrackingReservoi
 from perdure.memory.reservoir import Reservoir as Reservoir
 from perdure.memory.semantic import SemanticMemory as SemanticMemory
 from perdure.memory.semantic import Update as Update
+from perdure.memory.storage import Storage as Storage
 from perdure.memory.task_buffer import BalancedTaskBuffer as BalancedTaskBuffer
 from perdure.memory.task_buffer import TaskBuffer as TaskBuffer

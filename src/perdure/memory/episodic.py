@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples, join
 from perdure.sizes import format_bytes, parse_bytes
 from perdure.state import State, get_state, load_state
-from perdure.structures import get_structure, layout, load_structure
+from perdure.structures import get_structure, layout, load_structure, map_leaves
 from perdure.undo import Undoable, save_generator, save_rows
 
 
@@ -29,7 +30,8 @@ class EpisodicMemory(Undoable):
         buffer_bytes: Maximum size of the stored inputs, labels and logits, such as 64_000_000 or
             "64MB". `buffer_size` follows from it when the first samples are stored.
         seed: Seed of the random draws.
-        device: Device that holds the samples.
+        device: Device of the network, to which samples are drawn.
+        storage: Where the stored inputs are kept; by default on `device`.
 
     Raises:
         ValueError: If not exactly one of `buffer_size` and `buffer_bytes` is given, or if a value
@@ -49,6 +51,7 @@ class EpisodicMemory(Undoable):
         buffer_bytes: int | str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        storage: Storage | None = None,
     ) -> None:
         if (buffer_size is None) == (buffer_bytes is None):
             raise ValueError("give either buffer_size or buffer_bytes")
@@ -59,6 +62,8 @@ class EpisodicMemory(Undoable):
         self.filled = 0
         """Number of stored samples."""
         self.device = torch.device(device)
+        self.storage = storage or Storage()
+        self.storage.check(self.device)
         self.selection = generator(seed, "replay", device)
         # Has one extra row, `buffer_size`: samples that are not kept are written there.
         self._stored: Samples | None = None
@@ -71,10 +76,24 @@ class EpisodicMemory(Undoable):
         budget = format_bytes(self.buffer_bytes)
         return f"{type(self).__name__}({self.filled}{size} samples, {budget})"
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Restore a pickled or copied memory; inputs move to where this memory keeps them."""
+        vars(self).update(state)
+        elsewhere = self.storage.folder is not None or self.storage.on_host(self.device)
+        if self._stored is not None and elsewhere:
+            pickled, self._stored = self._stored, self._allocate(self._stored)
+            for own, tensor in zip(self._stored.tensors(), pickled.tensors(), strict=True):
+                own.copy_(tensor)
+
     @property
     def full(self) -> bool:
         """Whether every row holds a sample."""
         return 0 < self.filled == self.buffer_size
+
+    @property
+    def capturable(self) -> bool:
+        """Whether samples can be drawn and added inside a CUDA graph."""
+        return self.storage.capturable(self.device)
 
     def _set_size(self, size: int) -> None:
         """Set the number of rows; 0 if it is not known yet. Called before samples are stored."""
@@ -110,7 +129,11 @@ class EpisodicMemory(Undoable):
         Returns:
             Copies of the samples, or None if the memory is empty.
         """
-        return self._stored.rows(self._choose(count)) if self._stored and self.filled else None
+        if self._stored is None or not self.filled:
+            return None
+        rows = self._choose(count)
+        self.storage.read_ahead(self._stored.inputs, rows)
+        return self._stored.rows(rows).to(self.device)
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""
@@ -118,7 +141,10 @@ class EpisodicMemory(Undoable):
         return draw_rows(self.filled, count, self.selection)
 
     def contents(self) -> Samples | None:
-        """Return a view of the stored samples in row order, or None if the memory is empty."""
+        """Return a view of the stored samples in row order, or None if the memory is empty.
+
+        Inputs in a file are on the CPU, whatever the device of the network.
+        """
         return self._stored.slice(0, self.filled) if self._stored and self.filled else None
 
     def stored_logits(self) -> Tensor | None:
@@ -145,17 +171,28 @@ class EpisodicMemory(Undoable):
                 raise ValueError(
                     f"samples are {_layout(samples)}; the memory stores {_layout(self._stored)}"
                 )
-            _copy_rows(storage, rows, values.detach())
+            place = storage.device
+            _copy_rows(storage, rows.to(place), values.detach().to(place))
+
+    def _fill(self, samples: Samples) -> None:
+        """Store samples in the first rows, a part at a time: the device may not hold all."""
+        count = len(samples.labels)
+        for start in range(0, count, _PART):
+            rows = torch.arange(start, min(start + _PART, count), device=self.device)
+            self._write(rows, samples.slice(start, start + _PART))
 
     def _keep_last(self, rows: Tensor) -> Tensor:
         """Of several samples with the same row, keep the last, whatever the order of writing."""
         ordered, positions = rows.sort(stable=True)
         ordered[:-1].masked_fill_(ordered[:-1] == ordered[1:], self.buffer_size)
-        return rows.scatter_(0, positions, ordered)
+        return rows.index_copy_(0, positions, ordered)
 
     def _allocate(self, like: Samples) -> Samples:
         rows = self.buffer_size + 1
-        return like.map(lambda t: t.new_zeros(rows, *t.shape[1:], device=self.device))
+        inputs = self.storage.allocate(like.inputs, rows, self.device)
+        others = Samples((), like.labels, like.logits)
+        zeros = others.map(lambda t: t.new_zeros(rows, *t.shape[1:], device=self.device))
+        return zeros._replace(inputs=inputs)
 
     def _parts(self) -> dict[str, object]:
         """Return the tensors and generators to save, in addition to the stored samples.
@@ -165,11 +202,19 @@ class EpisodicMemory(Undoable):
         return {"selection": self.selection}
 
     def state_dict(self) -> State:
-        """Return everything needed to resume, including random state."""
+        """Return everything needed to resume, including random state and copies of all samples.
+
+        Raises:
+            ValueError: If the samples are in a file and larger than the memory of the machine.
+        """
         contents = self.contents()
         stored: State = {}
         if contents is not None:
-            inputs, structure = get_structure(contents.map(torch.clone).inputs)
+            self.storage.check_copy(contents.inputs)
+            # Inputs that the GPU need not hold are not copied to it.
+            place = "cpu" if self.storage.on_host(self.device) else self.device
+            copies = map_leaves(lambda leaf: leaf.to(place, copy=True), contents.inputs)
+            inputs, structure = get_structure(copies)
             stored = {"inputs": inputs, "labels": contents.labels.clone()}
             stored |= {"structure": structure} if structure else {}
             stored |= {} if contents.logits is None else {"logits": contents.logits.clone()}
@@ -206,7 +251,7 @@ class EpisodicMemory(Undoable):
             self._stored = None
             self._set_size(size)
         if stored is not None:
-            self._write(torch.arange(filled, device=self.device), stored.to(self.device))
+            self._fill(stored)
         for name, part in self._parts().items():
             load_state(part, state[name])
 
@@ -221,8 +266,11 @@ class GroupedMemory(EpisodicMemory):
         buffer_bytes: int | str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        storage: Storage | None = None,
     ) -> None:
-        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
+        super().__init__(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
+        )
         self.counts: dict[int, int] = {}
         """Number of stored samples of each group, in row order."""
 
@@ -237,9 +285,10 @@ class GroupedMemory(EpisodicMemory):
     def _replace(self, groups: dict[int, Samples]) -> None:
         """Replace all stored samples."""
         counts = {group: len(samples.labels) for group, samples in groups.items()}
-        filled = sum(counts.values())
-        self._write(torch.arange(filled, device=self.device), join(*groups.values()))
-        self.counts, self.filled = counts, filled
+        if self.storage.on_host(self.device):
+            groups = {group: samples.to("cpu") for group, samples in groups.items()}
+        self._fill(join(*groups.values()))
+        self.counts, self.filled = counts, sum(counts.values())
 
     def state_dict(self) -> State:
         """Return everything needed to resume, including random state."""
@@ -259,6 +308,8 @@ class GroupedMemory(EpisodicMemory):
         self.counts = counts
 
 
+_PART = 8192
+"""Samples that are written at a time when a memory is restored."""
 _PERMUTED = 8192
 """Memories of at most this size are permuted to draw from them."""
 _PERMUTED_PER_DRAW = 32

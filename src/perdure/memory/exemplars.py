@@ -56,7 +56,8 @@ class ExemplarSet(GroupedMemory):
         buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
         buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
-        device: Device that holds the samples.
+        device: Device of the network, to which samples are drawn.
+        storage: Where the stored inputs are kept; by default on `device`.
 
     Examples:
         >>> memory = ExemplarSet(5)
@@ -82,7 +83,7 @@ class ExemplarSet(GroupedMemory):
         for label in arrived:
             candidates = samples.rows((samples.labels == label).nonzero().squeeze(1))
             if label in exemplars:
-                candidates = join(exemplars[label], candidates)
+                candidates = join(exemplars[label].to(self.device), candidates)
             exemplars[label] = candidates.rows(herd(embed(candidates.inputs), shares[label]))
         self._replace({c: e.slice(0, shares[c]) for c, e in exemplars.items()})
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from perdure.memory.episodic import EpisodicMemory
+from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.undo import save_generator, save_rows
@@ -20,7 +21,8 @@ class Reservoir(EpisodicMemory):
         buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
         buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
-        device: Device that holds the samples.
+        device: Device of the network, to which samples are drawn.
+        storage: Where the stored inputs are kept; by default on `device`.
 
     Examples:
         >>> memory = Reservoir(3)
@@ -38,8 +40,11 @@ class Reservoir(EpisodicMemory):
         buffer_bytes: int | str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        storage: Storage | None = None,
     ) -> None:
-        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
+        super().__init__(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
+        )
         self.seen = torch.zeros((), dtype=torch.int64, device=device)
         """Number of samples added so far."""
         self.insertion = generator(seed, "reservoir", device)
@@ -83,7 +88,8 @@ class AgeTrackingReservoir(Reservoir):
         buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         clock: Scalar that counts steps; its owner advances it in place.
         seed: Seed of the random draws.
-        device: Device that holds the samples.
+        device: Device of the network, to which samples are drawn.
+        storage: Where the stored inputs are kept; by default on `device`.
 
     Examples:
         >>> clock = torch.tensor(3)
@@ -104,8 +110,11 @@ class AgeTrackingReservoir(Reservoir):
         buffer_bytes: int | str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        storage: Storage | None = None,
     ) -> None:
-        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
+        super().__init__(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
+        )
         self.clock = clock
         self._drawn: Tensor | None = None
 

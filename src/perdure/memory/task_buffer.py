@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from perdure.memory.episodic import GroupedMemory
+from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples
 
@@ -20,7 +21,8 @@ class TaskBuffer(GroupedMemory):
         buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         tasks: Number of tasks of the stream.
         seed: Seed of the random draws.
-        device: Device that holds the samples.
+        device: Device of the network, to which samples are drawn.
+        storage: Where the stored inputs are kept; by default on `device`.
 
     Examples:
         >>> memory = TaskBuffer(7, tasks=3)
@@ -39,11 +41,14 @@ class TaskBuffer(GroupedMemory):
         buffer_bytes: int | str | None = None,
         seed: int = 0,
         device: torch.device | str = "cpu",
+        storage: Storage | None = None,
     ) -> None:
         if tasks < 1:
             raise ValueError(f"tasks is {tasks}; expected 1 or more")
         self.tasks = tasks
-        super().__init__(buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device)
+        super().__init__(
+            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
+        )
         self.choice = generator(seed, "task samples", device)
 
     def _set_size(self, size: int) -> None:
@@ -93,7 +98,8 @@ class BalancedTaskBuffer(GroupedMemory):
         buffer_size: Maximum number of samples. Give either this or `buffer_bytes`.
         buffer_bytes: Maximum size of the stored samples, such as 64_000_000 or "64MB".
         seed: Seed of the random draws.
-        device: Device that holds the samples.
+        device: Device of the network, to which samples are drawn.
+        storage: Where the stored inputs are kept; by default on `device`.
 
     Examples:
         >>> memory = BalancedTaskBuffer(10)

@@ -128,7 +128,7 @@ class _CapturedLearner:
         self.learner = learner
         self.engine = engine
         self.stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
-        self.fallback = "" if learner.capturable else f"{type(learner).__name__} is not capturable"
+        self.fallback = _obstacle(learner)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.captured_key: Hashable = None
         self.key: Hashable = None
@@ -197,3 +197,13 @@ class _CapturedLearner:
             self.fallback = f"{type(self.learner).__name__} could not be captured: {reason}"
         else:
             self.graph, self.captured_key = graph, self.key
+
+
+def _obstacle(learner: Learner) -> str:
+    """Return why steps of a learner cannot be captured; empty if nothing is known."""
+    name = type(learner).__name__
+    if not learner.capturable:
+        return f"{name} is not capturable"
+    if learner.memory is not None and not learner.memory.capturable:
+        return f"{name} is not captured because the host reads its memory from a file"
+    return ""
