@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from perdure.cli.options import (
 if TYPE_CHECKING:
     from perdure.config import RunConfig
     from perdure.experiment.plan import Plan, PlannedSetting
+    from perdure.integrations.run_logs import OpenLog
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,10 @@ class RunOptions(LearnerOptions):
     """Insist that runs can be continued. Interrupted runs always are, from their checkpoints."""
     tensorboard: Folder = None
     """Log losses, accuracies and the classes in memory for TensorBoard in this folder."""
+    wandb: Annotated[str | None, arg(metavar="PROJECT", help_behavior_hint="")] = None
+    """Log the same to this project of Weights & Biases."""
+    mlflow: Annotated[str | None, arg(metavar="EXPERIMENT", help_behavior_hint="")] = None
+    """Log the same to this experiment of MLflow."""
     hyperparameters: Annotated[Hyperparameters, arg(name="hyperparameter")] = field(
         default_factory=Hyperparameters
     )
@@ -158,6 +165,7 @@ def run(options: RunOptions) -> int:
         notes += [note for s in settings for note in _notes(s, out)]
         for note in dict.fromkeys(notes):
             print_status(f"note: {note}")
+    trackers = _trackers(options) if is_main_process() else []
     plan = Plan("all runs", str(configs[0]), out, settings)
     failed = train_plan(
         plan,
@@ -165,11 +173,29 @@ def run(options: RunOptions) -> int:
         threads=options.execution.threads,
         resume=not options.restart,
         quiet=options.output.quiet,
-        tensorboard=options.tensorboard if is_main_process() else None,
+        trackers=trackers,
     )
     if is_main_process():  # other ranks may not see the folder
         _show(plan, options.output)
     return 1 if failed else 0
+
+
+def _trackers(options: RunOptions) -> list[OpenLog]:
+    """The experiment trackers that log the runs."""
+    asked = (
+        ("tensorboard", options.tensorboard),
+        ("wandb", options.wandb),
+        ("mlflow", options.mlflow),
+    )
+    found = []
+    for name, target in asked:
+        if target is not None:
+            try:
+                module = importlib.import_module(f"perdure.integrations.{name}")
+            except ImportError as error:
+                raise ValueError(f"--{name}: {error}") from None
+            found.append(module.track(target))
+    return found
 
 
 def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
@@ -236,13 +262,13 @@ def train_plan(
     threads: int = 1,
     resume: bool,
     quiet: bool = False,
-    tensorboard: Path | None = None,
+    trackers: Sequence[OpenLog] = (),
 ) -> int:
     """Train the missing runs of a plan on this machine; returns how many failed."""
     from perdure.experiment.plan import Speeds
     from perdure.experiment.pool import run_tasks
     from perdure.experiment.progress import GridProgress, print_status, run_jobs
-    from perdure.integrations.tensorboard import TensorBoardLog
+    from perdure.integrations.run_logs import RunLogs
     from perdure.results.folder import RunFolder
 
     plan.clear_leftovers()
@@ -258,7 +284,7 @@ def train_plan(
         reused = f"{progress.reused} of {progress.total} runs are complete already"
         print_status(f"{reused}; use --restart to train them again")
     folders = [RunFolder.locate(plan.out, s.config, n) for s in plan.settings for n in s.seeds]
-    with TensorBoardLog(tensorboard, folders) as log:
+    with RunLogs(trackers, folders) as log:
         run_jobs(
             progress,
             partial(run_tasks, workers=width, threads=threads, in_process=width <= 1),
