@@ -156,12 +156,16 @@ def run(options: RunOptions) -> int:
     settings = []
     for config, first in zip(configs, firsts, strict=True):
         steps = first.total_steps(config.max_steps)
-        settings.append(plan_setting(config, seeds, out, steps=steps, restart=options.restart))
+        label = config.describe(first.stream.name)
+        settings.append(
+            plan_setting(config, seeds, out, label=label, steps=steps, restart=options.restart)
+        )
     for setting in settings:
         for seed in (*setting.missing, *setting.resumable):
             setting.folder(out, seed).refuse_if_locked()
     if not options.output.quiet:
         notes = [note for config in configs for note in config.notes]
+        notes += _partial_notes(options, configs)
         notes += [note for s in settings for note in _notes(s, out)]
         for note in dict.fromkeys(notes):
             print_status(f"note: {note}")
@@ -213,18 +217,40 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
     for name in given:
         if not any(name in names for names in known.values()):
             check_names([name], methods[0], options.optimizer.optimizer)
+    if options.update != "random" and not any(map(_has_updates, methods)):
+        raise ValueError(f"--update {options.update} applies to clser and mean-er only")
     return [
         _suited(options, method, len(methods)).resolve(
             method,
             {name: value for name, value in given.items() if name in known[method]},
             options.validation,
-            options.update,
+            options.update if _has_updates(method) else "random",
             ranks,
             options.prequential,
             options.prequential_window,
             options.initial_evaluation,
         )
         for method in methods
+    ]
+
+
+def _has_updates(method: str) -> bool:
+    """Whether a method has semantic memories, which --update applies to."""
+    from perdure.catalog import accepted, find_learner
+
+    return "update" in accepted(find_learner(method))
+
+
+def _partial_notes(options: RunOptions, configs: Sequence[RunConfig]) -> list[str]:
+    """The settings that apply to some of the methods only."""
+    given = {name for name, value in asdict(options.hyperparameters).items() if value is not None}
+    having = {name: [c for c in configs if name in c.hyperparameters] for name in sorted(given)}
+    if options.update != "random":
+        having["update"] = [c for c in configs if _has_updates(c.method)]
+    return [
+        f"--{name.replace('_', '-')} applies to {' and '.join(c.method for c in found)} only"
+        for name, found in having.items()
+        if len(found) < len(configs)
     ]
 
 
