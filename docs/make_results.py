@@ -5,9 +5,10 @@
 A table is written between `<!-- table NAME -->` and `<!-- end -->`, where NAME is a stream, a
 method, `components`, `sensitivity`, `task-il` or `overview`. Its numbers come from the run folders
 in results/runs, and from results/mnist.jsonl for the MNIST streams. Tables whose names begin with
-`own-data` are those of benchmarks/own_data.py, from results/own-data.jsonl. With --check, pages are
-not changed; the exit status is 1 if any table is out of date. `results_site.py` builds the page
-with all rows from the same records.
+`windows` compare them with results/windows.jsonl, and those whose names begin with `own-data` are
+tables of benchmarks/own_data.py, from results/own-data.jsonl. With --check, pages are not changed;
+the exit status is 1 if any table is out of date. `results_site.py` builds the page with all rows
+from the same records.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import re
 import runpy
 import sys
@@ -24,7 +26,8 @@ from pathlib import Path
 from typing import Any
 
 from perdure import catalog
-from perdure.config import RunConfig, default_hyperparameters
+from perdure.config import RunConfig, default_hyperparameters, parse_seeds
+from perdure.experiment.grid import read_grid
 from perdure.presets import Figure, gcil_run, published_code_figures, readme_figures
 from perdure.results import Spread, collect, verdict
 from perdure.results.table import figures_for, published_spread, spread_text
@@ -293,6 +296,88 @@ def overview(rows: Sequence[Row]) -> str:
     return table(("method", *OVERVIEW_STREAMS), cells)
 
 
+@dataclass(frozen=True)
+class Comparison:
+    """CLS-ER with windows against the preset of the same stream and buffer size."""
+
+    preset: Row
+    windows: Row
+    planned: int
+    """Number of seeds of the grid."""
+
+    @property
+    def difference(self) -> float:
+        """How far the windows are above the preset."""
+        return self.windows.ours.mean - self.preset.ours.mean
+
+    @property
+    def two_errors(self) -> float:
+        """Twice the standard error of the difference."""
+        errors = [row.ours.error for row in (self.windows, self.preset)]
+        return 2 * math.hypot(*(error or 0.0 for error in errors))
+
+
+def compare_windows(rows: Sequence[Row], folder: Path) -> list[Comparison]:
+    """The settings of windows.jsonl for which the runs of the preset are available."""
+    presets = {
+        (row.config.stream, row.config.buffer_size): row
+        for row in rows
+        if row.config.method == "clser" and not (row.config.departures() or row.other_precision)
+    }
+    grid = read_grid(folder / "windows.toml")
+    planned = {(c.stream, c.buffer_size): parse_seeds(c.seeds or grid.seeds) for c in grid.cells}
+    path = folder / "windows.jsonl"
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = {(r.config.stream, r.config.buffer_size): r for r in map(_from_summary, lines)}
+    return [
+        Comparison(presets[key], found[key], len(seeds))
+        for key, seeds in planned.items()
+        if key in found and key in presets
+    ]
+
+
+def signed(value: float) -> str:
+    """A difference with its sign."""
+    return f"{value:+.2f}".replace("-", "−")
+
+
+def windows(found: Sequence[Comparison]) -> str:
+    """Accuracy of both on each stream."""
+    cells = [
+        [
+            *(c.preset.config.stream, c.preset.buffer),
+            *(str(c.preset.ours), str(len(c.preset.seeds))),
+            *(str(c.windows.ours), f"{len(c.windows.seeds)} of {c.planned}"),
+            f"{signed(c.difference)} ± {c.two_errors:.2f}",
+        ]
+        for c in found
+    ]
+    head = ("stream", "buffer", "tuned preset", "seeds", "windows", "seeds", "difference")
+    return table(head, cells)
+
+
+def windows_goals(found: Sequence[Comparison]) -> str:
+    """What was to be shown, and what was measured."""
+    if not found:
+        return table((), [])
+    differences = [c.difference for c in found]
+    mean, worst = sum(differences) / len(found), min(found, key=lambda c: c.difference)
+    below = sum(c.difference < -1 for c in found)
+    done, planned = sum(len(c.windows.seeds) for c in found), sum(c.planned for c in found)
+    place = f"{worst.preset.config.stream}/{worst.preset.buffer}"
+    cells = [
+        ("at least as good on average", f"{signed(mean)} over {len(found)} settings", mean >= 0),
+        (
+            "nowhere more than 1 point lower",
+            f"lower by more than 1 point in {below}; worst {signed(worst.difference)} ({place})",
+            not below,
+        ),
+        ("no divergence", f"{done} of {planned} runs completed", done == planned),
+    ]
+    head = ("goal for windows against presets", "measured", "met")
+    return table(head, [(goal, text, "yes" if met else "no") for goal, text, met in cells])
+
+
 @functools.cache
 def own_data() -> dict[str, str]:
     """The tables of the benchmark on own data, by name."""
@@ -309,6 +394,9 @@ def make_table(rows: Sequence[Row], name: str) -> str:
         return method_table(rows, name)
     if name.startswith("own-data"):
         return own_data().get(name, "Not run yet.\n")
+    if name.startswith("windows"):
+        make = {"windows": windows, "windows-goals": windows_goals}[name]
+        return make(compare_windows(rows, ROOT / "results"))
     others = {
         "components": components,
         "sensitivity": sensitivity,

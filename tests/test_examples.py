@@ -79,7 +79,8 @@ def percentages(text: str) -> list[int]:
 
 def test_every_docstring_contains_the_command() -> None:
     own = ["own_loop", "own_method", "own_network", "own_stream"]
-    assert ["continue_learning", "lightning_loop", *own, "pretrained_backbone"] == NAMES
+    first = ["continue_learning", "hugging_face", "lightning_loop"]
+    assert [*first, *own, "pretrained_backbone"] == NAMES
     for name in NAMES:
         assert any(words[:2] == ["python", f"{name}.py"] for words in quoted(name))
 
@@ -139,3 +140,12 @@ def test_lightning_loop(here: Path) -> None:
     )
     (accuracy,) = percentages(ended.stdout)
     assert accuracy >= 90
+
+
+@pytest.mark.slow
+def test_hugging_face(here: Path) -> None:
+    pytest.importorskip("transformers", reason="optional package not installed")
+    printed = perform("hugging_face")
+    assert min(percentages(printed)) >= 90
+    assert "predicts the same: True" in printed
+    assert "['weather', 'sport', 'food', 'travel'], error" in printed

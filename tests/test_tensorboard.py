@@ -13,7 +13,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from perdure.cli import main
-from perdure.integrations.tensorboard import TensorBoardLog
+from perdure.integrations.run_logs import RunLogs
+from perdure.integrations.tensorboard import track
 from perdure.results import RunFolder
 
 ARGUMENTS = [
@@ -74,7 +75,7 @@ def test_logging_a_run_again_replaces_its_values(tmp_path: Path) -> None:
 
 def test_events_are_logged_as_they_are_written(tmp_path: Path) -> None:
     run = RunFolder(tmp_path / "s" / "m" / "seed-0")
-    with TensorBoardLog(tmp_path / "log", [run]) as log:
+    with RunLogs([track(tmp_path / "log")], [run]) as log:
         log.update()  # the run has not started
         run.begin({})
         run.event("metrics", step=100, values={"loss": 0.5})
@@ -101,7 +102,7 @@ def test_a_log_that_cannot_be_written_is_dropped_and_the_others_continue(
     shown = [tmp_path / "log" / "s" / "m" / f"seed-{seed}" for seed in range(3)]
     shown[1].parent.mkdir(parents=True)
     shown[1].write_text("a file in its way")
-    with TensorBoardLog(tmp_path / "log", runs) as log:
+    with RunLogs([track(tmp_path / "log")], runs) as log:
         for run in runs:
             run.begin({})
             run.event("metrics", step=100, values={"loss": 0.5})
@@ -116,16 +117,17 @@ def test_a_log_that_cannot_be_written_is_dropped_and_the_others_continue(
         if type(thread).__name__ == "_AsyncWriterThread":
             thread.join(5)
     assert scalars(shown[0])["train/loss"] == [(100, 0.5), (200, 0.25)]
-    assert [record.getMessage().split(":")[0] for record in caplog.records] == [
-        str(shown[1]),
-        str(shown[2]),
-    ]
+    warnings = [record.getMessage() for record in caplog.records]
+    assert len(warnings) == 2
+    for run, warning in zip(runs[1:], warnings, strict=True):
+        assert str(run.path) in warning
 
 
 def test_the_message_for_a_missing_package_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    monkeypatch.delitem(sys.modules, "perdure.integrations.tensorboard")
     assert main([*ARGUMENTS, "--tensorboard", "log"]) == 2
     assert "perdure[tensorboard]" in capfd.readouterr().err
     assert not list((tmp_path / "runs").iterdir())

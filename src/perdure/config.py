@@ -219,8 +219,21 @@ class RunConfig:
         return method_title(self.method)
 
     def __str__(self) -> str:
+        return self.describe()
+
+    def describe(self, own_name: str = "") -> str:
+        """The method, the stream and the buffer; a user's stream by the name it has given itself.
+
+        Args:
+            own_name: Name of the stream object.
+        """
         buffer = f", buffer {self.buffer}" if self.buffer else ""
-        return f"{self.method} on {self.stream}{buffer}"
+        return f"{self.method} on {self.stream_title(own_name)}{buffer}"
+
+    def stream_title(self, own_name: str) -> str:
+        """The stream's name in the catalog, or the name that a user's stream has given itself."""
+        unnamed = own_name in ("", "own")
+        return self.stream if self.stream in catalog.STREAMS or unnamed else own_name
 
     @property
     def buffer(self) -> str:

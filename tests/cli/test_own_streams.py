@@ -73,6 +73,17 @@ def test_several_methods_are_compared_in_one_table(call: Call, here: Path) -> No
     assert again.out == ended.out
 
 
+def test_settings_apply_to_the_methods_that_have_them(call: Call, here: Path) -> None:
+    words = ["--method", "er,mean-er,clser", "--update", "regular", "--stable-window", "0.1"]
+    ended = call(*RUN, *words)
+    assert ended.status == 0, ended.err
+    assert "--update applies to mean-er and clser only" in ended.err
+    assert "--stable-window applies to clser only" in ended.err
+    assert "seed 0 of er on quarters, buffer 500" in ended.err
+    updates = {method: found["update"] for method, found in configs(here).items()}
+    assert updates == {"er": "random", "mean-er": "regular", "clser": "regular"}
+
+
 def test_methods_are_resumed_together(call: Call, here: Path) -> None:
     words = [*RUN, "--method", "er,sgd", "--quiet"]
     assert call(*words).status == 0
@@ -158,6 +169,7 @@ BAD = {
     "--method er,none": "unknown method 'none'",
     "--method er,": "--method is 'er,'",
     "--method er,sgd --stable-window 0.1": "er has no hyperparameter 'stable_window'",
+    "--method er,sgd --update regular": "--update regular applies to clser and mean-er",
     "--optimizer rmsprop": "unknown optimizer 'rmsprop'; choose from sgd, adam, adamw",
     "--optimizer own_streams:no_optimizer": "returned a int, not a torch optimizer",
     "--optimizer own_streams:LABELS": "is not a function or class",

@@ -54,6 +54,8 @@ def test_fit_learns_from_dicts_of_a_data_loader(paired: bool) -> None:
     assert fit(learner, loader, epochs=20).steps == 60
     assert learner.predict(ENCODING).equal(LABELS)
     assert learner.predict(UserDict(ENCODING)).equal(LABELS)
+    for predictor in learner.predictors().values():  # they take the same structures
+        assert predictor(UserDict(ENCODING)).argmax(1).equal(LABELS)
 
 
 def test_streams_of_dicts_are_evaluated() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,9 @@ from playwright.sync_api import Page
 from perdure.cli import main
 from perdure.files import write_json
 from perdure.report import Report, compose, render
+from perdure.report.charts import Areas
 from perdure.report.content import default_title
+from perdure.report.figures.training import memory
 from perdure.results import collect
 
 from . import made
@@ -178,3 +182,23 @@ def test_a_stream_without_tests_from_run_to_page(
 def test_an_impossible_window_is_refused(window: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--prequential-window", window]) == 2
     assert "--prequential-window" in capfd.readouterr().err
+
+
+def test_figures_name_the_classes(tmp_path: Path) -> None:
+    path = own_run(tmp_path, "clser")
+    names = ["cat", "猫 $x$ <b>", "a name that is much too long"]
+    facts = json.loads((path / "config.json").read_text())
+    write_json(path / "config.json", {**facts, "class_names": names})
+    (comparison,) = collect([tmp_path]).comparisons
+    found = memory(comparison.settings)
+    assert found is not None
+    (chart,) = found.charts
+    assert isinstance(chart, Areas)
+    labels = [layer.label for layer in chart.layers]
+    assert labels[:2] == names[:2]
+    assert labels[2].startswith("a name")
+    assert labels[2].endswith("…")
+    assert labels[3] == "class 3"  # has no name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert "猫 $x$ &lt;b&gt;" in render(report(tmp_path), "html")

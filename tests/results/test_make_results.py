@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import runpy
+import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -98,3 +100,28 @@ def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
     assert "600" not in found["own-data-cases"]
     assert tables(file, "choose") == {}
     assert tables(file, given={"stable_window": 0.1}) == {}
+
+
+def test_windows_are_compared_with_the_preset_of_the_same_stream(
+    script: ModuleType, tmp_path: Path
+) -> None:
+    rows = script.read(ROOT / "results")
+    shutil.copy(ROOT / "results" / "windows.toml", tmp_path)
+    assert script.compare_windows(rows, tmp_path) == []
+    (preset,) = (
+        json.loads(line)
+        for line in (ROOT / "results" / "mnist.jsonl").read_text().splitlines()
+        if '"s-mnist"' in line and '"clser"' in line and '"buffer_size": 500' in line
+    )
+    preset["predictors"]["stable"]["class_il"] = {"mean": 90.0, "std": 1.0}
+    departures = {"stable_window": 0.05, "plastic_window": 0.03, "stable_decay": 0.9999}
+    line = {**preset, "departures": departures, "seeds": [0, 1, 2, 3]}
+    (tmp_path / "windows.jsonl").write_text(json.dumps(line) + "\n")
+    found = script.compare_windows(rows, tmp_path)
+    # 91.80 ± 0.53 over ten seeds against 90 ± 1 over four
+    error = f"{2 * math.hypot(0.525 / math.sqrt(10), 1 / 2):.2f}"
+    expected = f"| s-mnist | 500 | 91.80 ± 0.53 | 10 | 90.00 ± 1.00 | 4 of 10 | −1.80 ± {error} |"
+    assert expected in script.windows(found)
+    goals = script.windows_goals(found)
+    assert goals.count("| no |") == 3
+    assert "4 of 10 runs completed" in goals

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -28,6 +30,7 @@ from perdure.cli.options import (
 if TYPE_CHECKING:
     from perdure.config import RunConfig
     from perdure.experiment.plan import Plan, PlannedSetting
+    from perdure.integrations.run_logs import OpenLog
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,10 @@ class RunOptions(LearnerOptions):
     """Insist that runs can be continued. Interrupted runs always are, from their checkpoints."""
     tensorboard: Folder = None
     """Log losses, accuracies and the classes in memory for TensorBoard in this folder."""
+    wandb: Annotated[str | None, arg(metavar="PROJECT", help_behavior_hint="")] = None
+    """Log the same to this project of Weights & Biases."""
+    mlflow: Annotated[str | None, arg(metavar="EXPERIMENT", help_behavior_hint="")] = None
+    """Log the same to this experiment of MLflow."""
     hyperparameters: Annotated[Hyperparameters, arg(name="hyperparameter")] = field(
         default_factory=Hyperparameters
     )
@@ -149,15 +156,20 @@ def run(options: RunOptions) -> int:
     settings = []
     for config, first in zip(configs, firsts, strict=True):
         steps = first.total_steps(config.max_steps)
-        settings.append(plan_setting(config, seeds, out, steps=steps, restart=options.restart))
+        label = config.describe(first.stream.name)
+        settings.append(
+            plan_setting(config, seeds, out, label=label, steps=steps, restart=options.restart)
+        )
     for setting in settings:
         for seed in (*setting.missing, *setting.resumable):
             setting.folder(out, seed).refuse_if_locked()
     if not options.output.quiet:
         notes = [note for config in configs for note in config.notes]
+        notes += _partial_notes(options, configs)
         notes += [note for s in settings for note in _notes(s, out)]
         for note in dict.fromkeys(notes):
             print_status(f"note: {note}")
+    trackers = _trackers(options) if is_main_process() else []
     plan = Plan("all runs", str(configs[0]), out, settings)
     failed = train_plan(
         plan,
@@ -165,11 +177,29 @@ def run(options: RunOptions) -> int:
         threads=options.execution.threads,
         resume=not options.restart,
         quiet=options.output.quiet,
-        tensorboard=options.tensorboard if is_main_process() else None,
+        trackers=trackers,
     )
     if is_main_process():  # other ranks may not see the folder
         _show(plan, options.output)
     return 1 if failed else 0
+
+
+def _trackers(options: RunOptions) -> list[OpenLog]:
+    """The experiment trackers that log the runs."""
+    asked = (
+        ("tensorboard", options.tensorboard),
+        ("wandb", options.wandb),
+        ("mlflow", options.mlflow),
+    )
+    found = []
+    for name, target in asked:
+        if target is not None:
+            try:
+                module = importlib.import_module(f"perdure.integrations.{name}")
+            except ImportError as error:
+                raise ValueError(f"--{name}: {error}") from None
+            found.append(module.track(target))
+    return found
 
 
 def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
@@ -187,18 +217,40 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
     for name in given:
         if not any(name in names for names in known.values()):
             check_names([name], methods[0], options.optimizer.optimizer)
+    if options.update != "random" and not any(map(_has_updates, methods)):
+        raise ValueError(f"--update {options.update} applies to clser and mean-er only")
     return [
         _suited(options, method, len(methods)).resolve(
             method,
             {name: value for name, value in given.items() if name in known[method]},
             options.validation,
-            options.update,
+            options.update if _has_updates(method) else "random",
             ranks,
             options.prequential,
             options.prequential_window,
             options.initial_evaluation,
         )
         for method in methods
+    ]
+
+
+def _has_updates(method: str) -> bool:
+    """Whether a method has semantic memories, which --update applies to."""
+    from perdure.catalog import accepted, find_learner
+
+    return "update" in accepted(find_learner(method))
+
+
+def _partial_notes(options: RunOptions, configs: Sequence[RunConfig]) -> list[str]:
+    """The settings that apply to some of the methods only."""
+    given = {name for name, value in asdict(options.hyperparameters).items() if value is not None}
+    having = {name: [c for c in configs if name in c.hyperparameters] for name in sorted(given)}
+    if options.update != "random":
+        having["update"] = [c for c in configs if _has_updates(c.method)]
+    return [
+        f"--{name.replace('_', '-')} applies to {' and '.join(c.method for c in found)} only"
+        for name, found in having.items()
+        if len(found) < len(configs)
     ]
 
 
@@ -238,13 +290,13 @@ def train_plan(
     threads: int = 1,
     resume: bool,
     quiet: bool = False,
-    tensorboard: Path | None = None,
+    trackers: Sequence[OpenLog] = (),
 ) -> int:
     """Train the missing runs of a plan on this machine; returns how many failed."""
     from perdure.experiment.plan import Speeds
     from perdure.experiment.pool import run_tasks
     from perdure.experiment.progress import GridProgress, print_status, run_jobs
-    from perdure.integrations.tensorboard import TensorBoardLog
+    from perdure.integrations.run_logs import RunLogs
     from perdure.results.folder import RunFolder
 
     plan.clear_leftovers()
@@ -260,7 +312,7 @@ def train_plan(
         reused = f"{progress.reused} of {progress.total} runs are complete already"
         print_status(f"{reused}; use --restart to train them again")
     folders = [RunFolder.locate(plan.out, s.config, n) for s in plan.settings for n in s.seeds]
-    with TensorBoardLog(tensorboard, folders) as log:
+    with RunLogs(trackers, folders) as log:
         run_jobs(
             progress,
             partial(run_tasks, workers=width, threads=threads, in_process=width <= 1),

@@ -316,6 +316,7 @@ def config_file(config: RunConfig, run: Run) -> dict[str, Any]:
         "stream_checksum": stream.checksum,
         "shape": stream.shape,
         "classes": stream.classes,
+        **({"class_names": stream.class_names} if stream.class_names else {}),
         "tasks": len(stream.tasks),
         "augment": repr(stream.augment),
         "normalise": repr(stream.normalise),

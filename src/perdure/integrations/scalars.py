@@ -21,6 +21,12 @@ class ScalarLog(Events):
         """Called with values by name. Subclasses pass them on."""
         raise NotImplementedError
 
+    def flush(self) -> None:
+        """Called after each group of values. No-op by default."""
+
+    def close(self) -> None:
+        """Called when `perdure run` has logged all values. No-op by default."""
+
 
 def scalars(event: Mapping[str, Any]) -> dict[str, float]:
     """Return the values of an event of `events.jsonl` by name; empty if it has none to plot."""

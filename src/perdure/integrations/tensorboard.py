@@ -1,108 +1,49 @@
-"""TensorBoard logs of runs, updated while they train.
-
-The log is written from the `events.jsonl` of each run, by whichever process shows the progress.
-"""
+"""TensorBoard logs of runs."""
 
 from __future__ import annotations
 
-import importlib
-import json
-import logging
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
-from perdure.integrations.scalars import scalars
+from perdure.integrations import missing
+from perdure.integrations.run_logs import OpenLog
+from perdure.integrations.scalars import ScalarLog
 from perdure.results import RunFolder
 
-_log = logging.getLogger(__name__)
+try:
+    from torch.utils.tensorboard import SummaryWriter
+except ImportError:
+    raise missing("tensorboard", "tensorboard") from None
 
 
-class TensorBoardLog(AbstractContextManager["TensorBoardLog"]):
-    """Logs metrics, accuracies and the classes in the memory of runs.
+class TensorBoardLog(ScalarLog):
+    """Logs losses, accuracies and the classes in memory for TensorBoard.
 
     Args:
-        folder: Where to write the log; None to log nothing.
-        runs: The runs to log.
-
-    Raises:
-        ValueError: If a folder is given and TensorBoard is not installed.
+        folder: Where to write the log. TensorBoard hides what an earlier log there contains.
     """
 
-    def __init__(self, folder: Path | None, runs: Iterable[RunFolder]) -> None:
-        self._runs: list[_RunLog] = []
-        if folder is not None:
-            try:
-                importlib.import_module("torch.utils.tensorboard")
-            except ImportError:
-                raise ValueError(
-                    "--tensorboard needs the tensorboard package: install it with `pip install "
-                    "tensorboard`, or install perdure[tensorboard]"
-                ) from None
-            self._runs = [_RunLog(run, folder.joinpath(*run.path.parts[-3:])) for run in runs]
+    def __init__(self, folder: Path) -> None:
+        super().__init__()
+        self.writer = SummaryWriter(folder, purge_step=0)
 
-    def update(self) -> None:
-        """Log the events that runs in progress have written since the last call."""
-        for run in list(self._runs):
-            if not run.source.complete:  # a completed run may be about to be replaced
-                self._try(run, run.update)
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Log values at a training step."""
+        for name, value in values.items():
+            self.writer.add_scalar(name, value, step)
 
-    def __exit__(self, *error: object) -> None:
-        """Log the remaining events of all runs."""
-        for run in list(self._runs):
-            self._try(run, run.update)
-            self._try(run, run.close)
-
-    def _try(self, run: _RunLog, action: Callable[[], None]) -> None:
-        """Log a run no longer if its log cannot be written: training matters more."""
-        try:
-            action()
-        except OSError as error:
-            if run in self._runs:
-                self._runs.remove(run)
-                reason = error.strerror or error
-                _log.warning("%s: %s; this log is not continued", run.target, reason)
-
-
-class _RunLog:
-    """The log of one run, and how much of its events it covers."""
-
-    def __init__(self, source: RunFolder, target: Path) -> None:
-        self.source = source
-        self.target = target
-        self.position = 0
-        self.writer: Any = None
-
-    def update(self) -> None:
-        """Log the complete lines added since the last call."""
-        path = self.source.path / "events.jsonl"
-        if not path.is_file():
-            return
-        with path.open("rb") as file:
-            if file.seek(0, 2) < self.position:  # the run was started over
-                self.close()
-            file.seek(self.position)
-            added = file.read()
-        complete = added[: added.rfind(b"\n") + 1]
-        self.position += len(complete)
-        for line in complete.splitlines():
-            self._log(json.loads(line))
-        if self.writer is not None:
-            self.writer.flush()
+    def flush(self) -> None:
+        """Write all values to disk."""
+        self.writer.flush()
 
     def close(self) -> None:
-        """Close the log; the next update starts from the first event."""
-        if self.writer is not None:
-            self.writer.close()
-        self.writer = None
-        self.position = 0
+        """Close the log."""
+        self.writer.close()
 
-    def _log(self, event: dict[str, Any]) -> None:
-        for name, value in scalars(event).items():
-            if self.writer is None:
-                from torch.utils.tensorboard import SummaryWriter
 
-                # Hide what an earlier log of the same run contains.
-                self.writer = SummaryWriter(self.target, purge_step=0)
-            self.writer.add_scalar(name, value, event["step"])
+def track(folder: Path) -> OpenLog:
+    """Return a function that logs a run below a folder, at its place in the folder of runs."""
+
+    def start(run: RunFolder) -> TensorBoardLog:
+        return TensorBoardLog(folder.joinpath(*run.path.parts[-3:]))
+
+    return start

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from perdure.structures import Inputs, call, map_leaves
+from perdure.structures import Inputs, as_tensors, call, map_leaves
 from perdure.undo import on_failure
 
 Normalise = Callable[[Any], Any]
@@ -33,10 +33,10 @@ class Predictor:
         """Return scores [n, classes]; a softmax turns them into probabilities.
 
         Args:
-            inputs: Raw inputs: a tensor [n, ...], or a dict or tuple, also nested, of tensors.
+            inputs: Raw inputs as for `observe`: a tensor [n, ...], or a dict or tuple of them.
         """
         with evaluation_mode(self.module):
-            return call(self.module, self.normalise(inputs))
+            return call(self.module, self.normalise(as_tensors(inputs)))
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import math
+import warnings
 from functools import singledispatch
 from pathlib import Path
 from typing import Any, Literal
@@ -47,6 +48,10 @@ MAX_LABELS = 25
 """Labels below bars; with more bars only every second, third and so on has one."""
 MAX_NAME = 36
 """Characters of a name in a drawing."""
+FEW = 3
+"""Columns of a heat map whose names are written next to each other, however long."""
+MAX_ACROSS = 60
+"""Characters in the columns of a heat map, above which their names are written upwards."""
 
 
 def inline_svg(chart: Chart, name: str, title: str) -> str:
@@ -84,7 +89,10 @@ def _written(canvas: Canvas, kind: Format) -> bytes:
     """The bytes of the file, without a date, so that equal figures are equal bytes."""
     target = io.BytesIO()
     metadata: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}[kind]
-    canvas.savefig(target, format=kind, metadata=metadata)
+    with warnings.catch_warnings():
+        if kind == "svg":  # has text, which the reader's fonts show
+            warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        canvas.savefig(target, format=kind, metadata=metadata)
     return target.getvalue()
 
 
@@ -103,7 +111,8 @@ def _size(chart: Chart) -> tuple[float, float]:
             side = 0.21 if max(len(rows), len(columns)) > CROWDED else 0.27
             names = 0.075 * longest + (0.4 if axis else 0.15)
             width = len(columns) * side * _cell_width(chart) + names
-            return max(width, 1.9), len(rows) * side + 0.7
+            tallest = max(len(_short(name)) for name in columns) if _is_wide(chart) else 0
+            return max(width, 1.9), len(rows) * side + 0.7 + 0.075 * tallest
         case Dots(dots=dots):
             longest = max((len(_short(dot.label)) for dot in dots), default=0)
             return 2.9 + min(0.07 * longest, 2.2), 0.29 * len(dots) + 0.65
@@ -141,7 +150,11 @@ def _heat_map(chart: HeatMap, axes: Axes) -> None:
     axes.set_xlim(-0.5, len(chart.columns) - 0.5)
     axes.set_ylim(len(chart.rows) - 0.5, -0.5)
     axes.set_aspect(1 / _cell_width(chart))
-    axes.set_xticks(range(len(chart.columns)), [_short(name) for name in chart.columns])
+    axes.set_xticks(
+        range(len(chart.columns)),
+        [_short(name) for name in chart.columns],
+        rotation=90 if _is_wide(chart) else 0,
+    )
     axes.set_yticks(range(len(chart.rows)), [_short(name) for name in chart.rows])
     axes.tick_params(length=0, pad=2)
     axes.spines[:].set_visible(False)
@@ -150,7 +163,15 @@ def _heat_map(chart: HeatMap, axes: Axes) -> None:
 
 def _cell_width(chart: HeatMap) -> float:
     """Width of a cell relative to its height: enough for the name of its column."""
+    if _is_wide(chart):
+        return 1.2
     return max(1.0, 0.27 * max((len(_short(name)) for name in chart.columns), default=1))
+
+
+def _is_wide(chart: HeatMap) -> bool:
+    """Whether the names of the columns are too long to be written next to each other."""
+    longest = max((len(_short(name)) for name in chart.columns), default=0)
+    return len(chart.columns) > FEW and longest * len(chart.columns) > MAX_ACROSS
 
 
 @draw.register

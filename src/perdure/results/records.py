@@ -41,6 +41,8 @@ class Facts(Struct, frozen=True, kw_only=True):
     shape: list[Any] | dict[str, Any] = []
     """Shape of one input; for a dict or tuple of tensors, a dict or list of shapes."""
     classes: Count = 0
+    class_names: list[str] = []
+    """Names of the classes, if the stream has them."""
     tasks: Count = 0
     augment: str = ""
     normalise: str = ""

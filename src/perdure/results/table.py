@@ -146,6 +146,11 @@ class Setting:
         """Identifies the setting within a page."""
         return f"{self.config.stream}-{self.config.method}-{self.config.hash}"
 
+    def class_name(self, label: int) -> str | None:
+        """Name of a class, if the stream has names."""
+        names = self.runs[0].facts.class_names
+        return names[label] if label < len(names) else None
+
     @property
     def seeds(self) -> list[int]:
         """The seeds of the finished runs."""
@@ -465,8 +470,7 @@ _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"
 
 
 def _stream_title(setting: Setting) -> str:
-    config, own = setting.config, setting.runs[0].facts.stream_name
-    return config.stream if config.stream in catalog.STREAMS or own in ("", "own") else own
+    return setting.config.stream_title(setting.runs[0].facts.stream_name)
 
 
 def _comparison_name(setting: Setting, *, network: bool = False) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.report.charts import Dot, Dots, Figure, HeatMap, Style, Values
-from perdure.report.figures.common import MAX_CELLS, colour, figure, mean_matrix, networks
+from perdure.report.figures.common import (
+    MAX_CELLS,
+    class_label,
+    colour,
+    figure,
+    mean_matrix,
+    networks,
+)
 from perdure.results.table import Comparison, Setting, slug
 
 _IN_FULL = ("clser", "mean-er")
@@ -94,6 +101,7 @@ def class_accuracy(settings: Sequence[Setting]) -> Figure | None:
     kept = [i for i in range(max(widths)) if any(values[i] is not None for _, values in rows)]
     names = tuple(label for label, _ in rows)
     cells = tuple(tuple(values[i] for i in kept) for _, values in rows)
-    chart = HeatMap("", names, tuple(map(str, kept)), cells, "", "class")
+    classes = tuple(class_label(settings[0], i) for i in kept)
+    chart = HeatMap("", names, classes, cells, "", "class")
     caption = "Final accuracy by class in percent, mean over seeds. Pale classes are forgotten."
     return figure("classes", "Accuracy by class", caption, [chart])

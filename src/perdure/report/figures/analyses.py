@@ -8,6 +8,7 @@ from perdure.evaluation import mean_std
 from perdure.report.charts import Bars, Curves, Figure, HeatMap, Line, Reliability, Series
 from perdure.report.figures.common import (
     MAX_CELLS,
+    class_label,
     figure,
     mean_curve,
     mean_matrix,
@@ -32,7 +33,10 @@ def task_probabilities(settings: Sequence[Setting]) -> Figure | None:
             series.append(Series(network.setting.config.method_title, network.style, mean, std))
     if not series:
         return None
-    short = tuple(str(i + 1) for i in range(len(names))) if kind == "task" else tuple(names)
+    if kind == "task":
+        short = tuple(str(i + 1) for i in range(len(names)))
+    else:
+        short = tuple(class_label(settings[0], int(name)) for name in names)
     equal = 100 / len(names) if names else None
     chart = Bars("", kind, "probability, percent", short, tuple(series), equal=equal)
     caption = (
@@ -112,7 +116,7 @@ def confusion(settings: Sequence[Setting]) -> Figure | None:
             continue
         counts = [sums(rows) for rows in zip(*(f.counts for f in found), strict=True)]
         used = [i for i, row in enumerate(counts) if sum(row) or any(other[i] for other in counts)]
-        names = tuple(str(found[0].classes[i]) for i in used)
+        names = tuple(class_label(network.setting, found[0].classes[i]) for i in used)
         totals = [sum(row) for row in counts]
         shares = tuple(
             tuple(100 * counts[i][j] / totals[i] if totals[i] else None for j in used) for i in used

@@ -13,6 +13,8 @@ from perdure.results.table import Setting
 
 MAX_CELLS = 25
 """Rows or columns of a matrix whose numbers are still legible."""
+MAX_NAME = 14
+"""Characters of a class name that fit under a column."""
 _COLOURS = {
     "clser": "blue",
     "mean-er": "purple",
@@ -50,6 +52,14 @@ class Network:
         """The network's analysis of every seed that has one."""
         found = [run.analysis.predictors for run in self.setting.runs if run.analysis is not None]
         return [analyses[self.predictor] for analyses in found if self.predictor in analyses]
+
+
+def class_label(setting: Setting, label: int, unnamed: str = "{}") -> str:
+    """A class as figures show it: its name, shortened, or its number."""
+    name = setting.class_name(label)
+    if name is None:
+        return unnamed.format(label)
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def networks(settings: Sequence[Setting], in_full: tuple[str, ...] = ()) -> list[Network]:

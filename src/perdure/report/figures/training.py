@@ -19,7 +19,7 @@ from perdure.report.charts import (
     Series,
     Style,
 )
-from perdure.report.figures.common import colour, figure, mean_curve, sums
+from perdure.report.figures.common import class_label, colour, figure, mean_curve, sums
 from perdure.results.records import (
     AgesEvent,
     EvaluationEvent,
@@ -167,7 +167,7 @@ def memory(settings: Sequence[Setting]) -> Figure | None:
         counts = [[*e.classes, *[0] * (width - len(e.classes))] for e in events]
         most = max(most, width)
         layers = tuple(
-            Series(f"class {i}", Style(shade), tuple(map(float, column)))
+            Series(class_label(setting, i, "class {}"), Style(shade), tuple(map(float, column)))
             for i, (shade, *column) in enumerate(zip(_shades(width), *counts, strict=True))
             if any(column)
         )
