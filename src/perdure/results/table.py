@@ -491,10 +491,10 @@ def _comparison_name(setting: Setting, *, network: bool = False) -> str:
     return f"{title} ({', '.join(parts)})" if parts else title
 
 
-def _in_words(name: str, value: object) -> str:
+def in_words(name: str, value: object) -> str:
     """A setting as a label shows it.
 
-    >>> _in_words("stable_decay", 0.5), _in_words("deterministic", True)
+    >>> in_words("stable_decay", 0.5), in_words("deterministic", True)
     ('stable decay 0.5', 'deterministic')
     """
     words = name.replace("_", " ")
@@ -548,7 +548,7 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
             if (other.config.method, other.config.buffer) == (config.method, config.buffer)
         ]
         differs = [
-            _in_words(name, value)
+            in_words(name, value)
             for name, value in config.unusual("method", "execution").items()
             if any(other.get(name) != value for other in variants)
         ]

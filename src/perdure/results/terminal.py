@@ -18,7 +18,7 @@ from perdure.results.claims import (
     loss_under_noise,
     over_seeds,
 )
-from perdure.results.table import Setting, published_spread, spread_text
+from perdure.results.table import Setting, in_words, published_spread, spread_text
 
 LOG_WIDTH = 250
 """Columns in a file or a pipe, where nothing has to be folded."""
@@ -80,10 +80,7 @@ def results_table(
             figures = setting.figures(predictor, table) or setting.figures(predictor)
             task_il = setting.task_il_figure(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
-            unusual = (
-                f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
-                for name, value in config.unusual("method").items()
-            )
+            unusual = (in_words(name, v) for name, v in config.unusual("method").items())
             cells = {
                 "stream": escape(config.stream) if previous != config.stream else "",
                 "method": escape(config.method_title),

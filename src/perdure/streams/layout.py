@@ -118,7 +118,7 @@ def build_stream(
     encoder: Encoder,
     *,
     test: Samples | None = None,
-    tests: Sequence[Samples] | None = None,
+    test_tasks: Sequence[str] | None = None,
     **options: Any,
 ) -> Stream:
     """A stream from samples that are divided into tasks, training and tests.
@@ -130,10 +130,16 @@ def build_stream(
         ids: Samples with the same id are never separated.
         encoder: What they were encoded with; it has the names of the labels.
         test: Further samples as tests.
-        tests: Further samples as tests, for each task.
+        test_tasks: The task of each of them; None if they are not divided.
         **options: Arguments of `from_tensors`.
     """
-    rows = layout.rows
+    rows, tests = layout.rows, None
+    if test is not None and test_tasks is not None:
+        found = Layout.by_value(test_tasks)
+        by_task = dict(zip(found.names, found.rows or (), strict=True))
+        if missing := [name for name in layout.names if name not in by_task]:
+            raise ValueError(f"there are no test samples of the task {missing[0]}")
+        tests, test = [test.rows(by_task[name]) for name in layout.names], None
     if split.tests:
         if rows is None:
             test = samples.rows(torch.cat(list(split.tests)))
