@@ -180,12 +180,9 @@ class Setting:
     def spread(
         self, predictor: str | None = None, kind: Kind = "class_il", key: str = "mean"
     ) -> Spread | None:
-        """A number of a predictor's scores over the seeds; None unless every run has it.
+        """A field of the `Scores` of a predictor over the seeds; None unless every run has it.
 
-        Args:
-            predictor: The predictor's name; the answering one if None.
-            kind: Class-IL or Task-IL.
-            key: A field of `Scores`.
+        The predictor is the answering one by default, here and below.
         """
         if not self.predictors:
             return None
@@ -207,12 +204,7 @@ class Setting:
         return Spread.over([getattr(result, key) for result in found])
 
     def figures(self, predictor: str | None = None, table: str | None = None) -> list[Figure]:
-        """The published figures that may be shown next to a predictor, each mean once.
-
-        Args:
-            predictor: The predictor's name; the answering one if None.
-            table: Number of the paper's table; all tables if None.
-        """
+        """The figures of a table, or of all, that may be shown next to a predictor, each once."""
         if not (self.complete and self.predictors):
             return []
         name = predictor or self.predictors[0]

@@ -43,12 +43,8 @@ def results_table(
 ) -> Table:
     """Accuracy over seeds, one row per setting, with published figures where they apply.
 
-    Args:
-        settings: What to show, in this order.
-        title: The table's title.
-        by_predictor: Whether to show all networks instead of the answering one.
-        table: Number of the paper's table whose figures to prefer.
-        planned: Seeds that each setting should have, by `config.hash`.
+    `by_predictor` shows all networks instead of the answering one, `table` is the paper's table
+    whose figures to prefer, `planned` the number of seeds that each `config.hash` should have.
     """
     streams = {setting.config.stream for setting in settings}
     windows = [setting.prequential_window for setting in settings]

@@ -123,15 +123,8 @@ def build_stream(
 ) -> Stream:
     """A stream from samples that are divided into tasks, training and tests.
 
-    Args:
-        samples: All samples.
-        layout: Their tasks.
-        split: Which of them are trained on; the others are tests.
-        ids: Samples with the same id are never separated.
-        encoder: What they were encoded with; it has the names of the labels.
-        test: Further samples as tests.
-        test_tasks: The task of each of them; None if they are not divided.
-        **options: Arguments of `from_tensors`.
+    Samples with the same id are never separated. `test` are further samples as tests, and
+    `test_tasks` the task of each of them if they are divided. The options are of `from_tensors`.
     """
     rows, tests = layout.rows, None
     if test is not None and test_tasks is not None:
