@@ -212,7 +212,9 @@ FATAL = """
 """
 
 
-def test_the_seed_of_a_killed_worker_fails_and_the_other_finishes(write: Write, tmp_path: Path) -> None:
+def test_the_seed_of_a_killed_worker_fails_and_the_other_finishes(
+    write: Write, tmp_path: Path
+) -> None:
     write("fatal", FATAL)
     outcome = train(digits("fatal:Fatal", max_steps=10), [0, 1], tmp_path, workers=2)
     assert outcome.failed == {0: "its worker process died (signal 9)"}

@@ -94,7 +94,7 @@ def analyze(options: AnalyzeOptions) -> int:
                 continue
             analyzed[name] = with_analysis(run)
             if not quiet:
-                print_status(f"analyzed: {name}")
+                print_status(f"analysed: {name}")
     for name, reason in skipped.items():
         print_status(f"skipped: {name}: {reason}")
     if not (analyzed or reused or failed):
