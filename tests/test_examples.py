@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import ast
 import glob
+import io
 import json
 import re
+import runpy
 import shlex
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pytest
+import torch
 
 from perdure.cli import main
 
@@ -34,6 +38,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     folder = tmp_path / "examples"
     shutil.copytree(EXAMPLES, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
     path, before = list(sys.path), signal.getsignal(signal.SIGTERM)
     yield folder
     sys.path[:] = path
@@ -43,17 +48,19 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def script(words: list[str]) -> str:
-    """Run a script and return its output."""
+    """Run a script in this process and return its output."""
     expanded = [found for word in words for found in (glob.glob(word) or [word])]
-    ended = subprocess.run(
-        [sys.executable, "-W", "error", *expanded],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert (ended.returncode, ended.stderr) == (0, "")
-    return ended.stdout
+    printed, errors = io.StringIO(), io.StringIO()
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        redirect_stdout(printed),
+        redirect_stderr(errors),
+        torch.random.fork_rng(),
+    ):
+        patch.setattr(sys, "argv", expanded)
+        runpy.run_path(expanded[0], run_name="__main__")
+    assert errors.getvalue() == ""
+    return printed.getvalue()
 
 
 def run(words: list[str]) -> None:

@@ -21,8 +21,9 @@ SLOW = ("mean-er", "er-ace", "der", "fdr", "agem", "gss", "gem", "mer")
 def accuracy(method: str, out: Path) -> float:
     """Return the final accuracy (percent) of one run on s-mnist with a buffer of 200."""
     buffer_size = 200 if takes_buffer(method) else None
-    config = resolve("s-mnist", method, buffer_size, dataset="mnist5k", given={"epochs": 5})
-    run_tasks(make_jobs([PlannedRun(config, 0)], out, resume=False), lambda event: None, workers=1)
+    config = resolve("s-mnist", method, buffer_size, dataset="mnist5k", given={"epochs": 3})
+    jobs = make_jobs([PlannedRun(config, 0)], out, resume=False)
+    run_tasks(jobs, lambda event: None, workers=1, in_process=True)
     spread = group([read_run(RunFolder.locate(out, config, 0).path)]).settings[0].spread()
     assert spread is not None
     return spread.mean

@@ -17,8 +17,7 @@ def main() -> int:
     handles_ctrl_c = signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if handles_ctrl_c:
         signal.signal(signal.SIGINT, _exit)
-    import perdure.cli
-    import perdure.training.launch  # imports torch
+    import perdure.cli  # imports torch
 
     if handles_ctrl_c:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -154,13 +154,9 @@ OPTIMIZERS: dict[str, OptimizerEntry] = {
 def build_stream(
     name: str, dataset: Dataset, seed: int | None = None, memory: MemoryDraws | None = None
 ) -> Stream:
-    """Build a stream of the catalog.
+    """Build a stream of the catalog, with its own seed by default.
 
-    Args:
-        name: The stream's name.
-        dataset: The dataset to build it from.
-        seed: Seed of a random composition; the stream's own by default.
-        memory: For GCIL streams, what a learner of the published code draws between phases.
+    `memory` is for GCIL streams: what a learner of the published code draws between phases.
     """
     entry = STREAMS[name]
     if entry.seed is None:

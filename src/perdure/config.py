@@ -411,12 +411,8 @@ def default_hyperparameters(
 ) -> Defaults:
     """The published hyperparameters, or the closest substitute.
 
-    Args:
-        stream: A stream's name.
-        method: A method's name, or a user's `module:class`, which is imported.
-        buffer_size: Samples that the memory holds; None for methods without one.
-        dataset: The dataset's name; mnist5k is trained for more epochs than MNIST.
-        optimizer: The optimizer's name. Published learning rates are for SGD.
+    A user's method is imported. mnist5k is trained for more epochs than MNIST, and published
+    learning rates are for SGD only.
     """
     learner = catalog.find_learner(method)
     accepted = catalog.accepted(learner)

@@ -109,7 +109,7 @@ def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file, naming_errors(path):
         content = file.read(limit + 1) if os.fstat(file.fileno()).st_size <= limit else None
     if content is None or len(content) > limit:
-        raise DamagedError(f"{path} is larger than {limit >> 20} MB")
+        raise DamagedError(f"{path} is too large: expected at most {limit} bytes")
     return content
 
 

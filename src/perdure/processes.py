@@ -1,4 +1,4 @@
-"""Processes that end with the process that started them."""
+"""Processes that end with the process that started them, and the cores that they may use."""
 
 from __future__ import annotations
 
@@ -8,6 +8,13 @@ import os
 import threading
 from multiprocessing.connection import wait
 from typing import Any
+
+
+def cores() -> int:
+    """Cores that this process may use; batch systems often grant fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def call_with_parent(module: str, function: str, *args: Any) -> None:

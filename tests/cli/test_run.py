@@ -205,20 +205,14 @@ def test_the_default_number_of_workers_respects_affinity(
 LINE = r"seed 0: task 1/5, epoch 1/15  \d+ steps/s  \d+:\d\d left  accuracy \d+\.\d\d %"
 
 
-def test_not_on_a_terminal_there_is_a_plain_line_per_task() -> None:
-    ended = subprocess.run(
-        [*COMMAND, "run", "--method", "sgd", *SHORT, "--json"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-    )
-    assert "\x1b" not in ended.stdout + ended.stderr
-    first, early, second = ended.stderr.splitlines()
+def test_not_on_a_terminal_there_is_a_plain_line_per_task(call: Call) -> None:
+    ended = call("run", "--method", "sgd", *SHORT, "--json")
+    assert "\x1b" not in ended.out + ended.err
+    first, early, second = ended.err.splitlines()
     assert "30 steps" in early
     assert re.fullmatch(LINE, first)
     assert "runs/s-mnist/sgd-" in second
-    assert json.loads(ended.stdout.splitlines()[-1])["method"] == "sgd"
+    assert json.loads(ended.out.splitlines()[-1])["method"] == "sgd"
 
 
 def test_quiet_prints_nothing(call: Call) -> None:

@@ -81,7 +81,9 @@ def test_pipes_are_not_read(place: str | None, tmp_path: Path) -> None:
     path = small.write(tmp_path, layout) / (f"{TOP}.zip" if place is None else f"{TOP}/{place}")
     path.unlink()
     os.mkfifo(path)
-    assert f"{path} is not a regular file" in refusal(own("tiny-imagenet", layout), tmp_path)
+    found = refusal(own("tiny-imagenet", layout), tmp_path)
+    assert str(path) in found
+    assert "not a regular file" in found
 
 
 def test_sparse_files_are_not_read(tmp_path: Path) -> None:

@@ -207,29 +207,19 @@ FATAL = """
 
         def step(self, inputs, labels):
             super().step(inputs, labels)
-            if int(self.steps) == 5 and self.own_seed in (0, 1):
+            if int(self.steps) == 5 and self.own_seed == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
-            if int(self.steps) == 5 and self.own_seed == 2:
-                raise KeyError("slot")
 """
 
 
-def test_seeds_of_killed_workers_fail_and_the_others_finish(write: Write, tmp_path: Path) -> None:
+def test_the_seed_of_a_killed_worker_fails_and_the_other_finishes(
+    write: Write, tmp_path: Path
+) -> None:
     write("fatal", FATAL)
-    traces: list[str] = []
-    outcome = train(
-        digits("fatal:Fatal", max_steps=10),
-        [0, 1, 2, 3],
-        tmp_path,
-        workers=2,
-        on_event=lambda event: traces.append(event.failure.trace) if event.failure else None,
-    )
-    died = "its worker process died (signal 9)"
-    assert outcome.failed == {0: died, 1: died, 2: "KeyError: 'slot'"}
-    assert list(outcome.done) == [3]
-    assert outcome.done[3].complete
-    (trace,) = filter(None, traces)
-    assert "fatal.py" in trace
+    outcome = train(digits("fatal:Fatal", max_steps=10), [0, 1], tmp_path, workers=2)
+    assert outcome.failed == {0: "its worker process died (signal 9)"}
+    assert list(outcome.done) == [1]
+    assert outcome.done[1].complete
 
 
 def test_a_diverging_run_fails_with_one_sentence(tmp_path: Path) -> None:

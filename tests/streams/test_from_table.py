@@ -125,7 +125,7 @@ def test_a_test_table() -> None:
     assert tests.samples().inputs.sum() == 0
     with pytest.raises(ValueError, match="class 'boat'"):
         from_table(RIDES, "kind", test={**test, "kind": ["boat"] * 8})
-    with pytest.raises(ValueError, match="no rows with month april"):
+    with pytest.raises(ValueError, match="no test samples of the task april"):
         from_table(RIDES, "kind", tasks="month", test={**test, "month": ["may"] * 8})
     with pytest.raises(ValueError, match="no column 'km'"):
         from_table(RIDES, "kind", test={k: v for k, v in test.items() if k != "km"})

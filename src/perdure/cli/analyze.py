@@ -5,14 +5,19 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import torch
 from tyro.conf import Positional, arg
 
 from perdure.cli.options import Count, Folder, OutputFlags, Switch, listed
-
-if TYPE_CHECKING:
-    from perdure.results.records import RunRecord
+from perdure.experiment.analyze import AnalysisSettings, has_analysis
+from perdure.experiment.analyze import analyze as analyze_run
+from perdure.experiment.progress import print_status
+from perdure.experiment.resolve import choose_device
+from perdure.results.records import RunRecord, read_runs, with_analysis
+from perdure.results.table import group
+from perdure.results.terminal import analyses_table, show
 
 
 @dataclass(frozen=True)
@@ -49,16 +54,6 @@ class AnalyzeOptions:
 
 def analyze(options: AnalyzeOptions) -> int:
     """Analyse the runs; status 1 if one failed, 2 if there is none."""
-    import torch
-
-    from perdure.experiment.analyze import AnalysisSettings, has_analysis
-    from perdure.experiment.analyze import analyze as analyze_run
-    from perdure.experiment.progress import print_status
-    from perdure.experiment.resolve import choose_device
-    from perdure.results.records import read_runs, with_analysis
-    from perdure.results.table import group
-    from perdure.results.terminal import analyses_table, show
-
     sigmas = listed("--sigmas", options.sigmas, float)
     settings = AnalysisSettings(
         draws=options.draws,
@@ -99,7 +94,7 @@ def analyze(options: AnalyzeOptions) -> int:
                 continue
             analyzed[name] = with_analysis(run)
             if not quiet:
-                print_status(f"analyzed: {name}")
+                print_status(f"analysed: {name}")
     for name, reason in skipped.items():
         print_status(f"skipped: {name}: {reason}")
     if not (analyzed or reused or failed):

@@ -23,6 +23,7 @@ from perdure.cli.report import ReportOptions, report
 from perdure.cli.reproduce import ReproduceOptions, reproduce
 from perdure.cli.run import RunOptions, run
 from perdure.cli.tune import TuneOptions, tune
+from perdure.training.launch import command_prefix, run_distributed, torchrun_rank
 
 BAD_INPUT = 2
 
@@ -94,14 +95,10 @@ def main(argv: list[str] | None = None) -> int:
     Returns:
         The exit status: 0, 1 if something failed, 2 for invalid input.
     """
-    from perdure.training.launch import run_distributed
-
     return run_distributed(lambda: _main(argv))
 
 
 def _main(argv: list[str] | None) -> int:
-    from perdure.training.launch import command_prefix, torchrun_rank
-
     signal.signal(signal.SIGTERM, _terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):  # may be ASCII, and names need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from tyro.conf import Positional, arg, subcommand
 
 from perdure.cli.options import Folder, Switch
+from perdure.data import DATASETS, decoding_progress, fetch, verify
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,6 @@ class DataOptions:
 
 def data(options: DataOptions) -> int:
     """Download a dataset, or verify datasets: status 1 if one is damaged or a named one missing."""
-    from perdure.data import DATASETS, decoding_progress, fetch, verify
-
     action = options.action
     if isinstance(action, FetchOptions):
         place = fetch(action.name, action.data, progress=not action.quiet)

@@ -10,6 +10,10 @@ from tyro.conf import arg
 
 from perdure.cli.options import Switch, TrainingFlags, writable
 from perdure.cli.run import train_plan
+from perdure.experiment.plan import Plan, plan_setting
+from perdure.experiment.progress import print_status
+from perdure.experiment.resolve import resolve
+from perdure.results.terminal import results_table, show
 
 
 @dataclass(frozen=True)
@@ -24,11 +28,6 @@ class DemoOptions:
 
 def demo(options: DemoOptions) -> int:
     """Train three methods on s-mnist and show one table."""
-    from perdure.experiment.plan import Plan, plan_setting
-    from perdure.experiment.progress import print_status
-    from perdure.experiment.resolve import resolve
-    from perdure.results.terminal import results_table, show
-
     writable(options.out)
     print_status(
         "s-mnist: ten digits, two at a time; SGD forgets each pair when it learns the next"

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from rich.table import Table
+
+from perdure import catalog, presets
 from perdure.cli.options import Folder
+from perdure.data import DATASETS, locate
+from perdure.results.terminal import show
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,6 @@ class ListOptions:
 
 def show_list(options: ListOptions) -> int:
     """List methods, streams and datasets."""
-    from rich.table import Table
-
-    from perdure import catalog, presets
-    from perdure.data import DATASETS, locate
-    from perdure.results.terminal import show
-
     methods = Table("method", "name", "paper", title="Methods")
     for name, method in catalog.METHODS.items():
         methods.add_row(name, method.title, method.paper)

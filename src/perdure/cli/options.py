@@ -7,13 +7,14 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 from tyro.conf import Positional, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-if TYPE_CHECKING:
-    from perdure.config import RunConfig
+from perdure.config import RunConfig
+from perdure.experiment.resolve import resolve
+from perdure.processes import cores
 
 T = TypeVar("T")
 MAX_THREADS = 256
@@ -192,20 +193,8 @@ class LearnerOptions:
     execution: ExecutionFlags = field(default_factory=ExecutionFlags)
     output: OutputFlags = field(default_factory=OutputFlags)
 
-    def resolve(
-        self,
-        method: str,
-        given: Mapping[str, float],
-        validation: float | None,
-        update: Literal["random", "regular"] = "random",
-        ranks: int = 1,
-        prequential: bool = False,
-        prequential_window: int | None = None,
-        initial_evaluation: bool = False,
-    ) -> RunConfig:
-        """The configuration that these options describe, for one method."""
-        from perdure.experiment.resolve import resolve
-
+    def resolve(self, method: str, given: Mapping[str, float], **further: Any) -> RunConfig:
+        """The configuration that these options and further arguments of `resolve` describe."""
         return resolve(
             self.stream,
             method,
@@ -215,34 +204,22 @@ class LearnerOptions:
             dataset=self.data.dataset,
             data_root=self.data.data,
             stream_seed=self.data.stream_seed,
-            validation=validation,
             max_steps=self.data.max_steps,
             device=self.execution.device,
             precision=self.execution.precision,
-            engine=self.execution.engine if ranks == 1 else "eager",
+            engine=self.execution.engine,
             deterministic=self.execution.deterministic,
             optimizer=self.optimizer.optimizer,
-            update=update,
-            ranks=ranks,
             buffer_bytes=_number_or_text(self.buffer_bytes),
             memory_device=self.memory_device,
             memory_folder=self.memory_folder,
-            prequential=prequential,
-            prequential_window=prequential_window,
-            initial_evaluation=initial_evaluation,
             progress=not self.output.quiet,
+            **further,
         )
 
 
 def _number_or_text(text: str | None) -> int | str | None:
     return int(text) if text is not None and text.isdecimal() else text
-
-
-def cores() -> int:
-    """Cores that this process may use; batch systems often grant fewer than the machine has."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def at_least_one(flag: str, value: int) -> int:

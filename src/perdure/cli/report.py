@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
+import torch
 from tyro.conf import Positional, arg
 
 from perdure.cli.options import Folder, Switch, writable
-
-if TYPE_CHECKING:
-    from perdure.results import Collection
+from perdure.experiment.analyze import analyze
+from perdure.files import write_atomic, write_json
+from perdure.report import compose, render
+from perdure.report.content import default_title
+from perdure.results import Collection, collect
+from perdure.results.records import printable, with_analysis
+from perdure.results.table import group
 
 
 @dataclass(frozen=True)
@@ -53,12 +58,6 @@ class ReportOptions:
 
 def report(options: ReportOptions) -> int:
     """Read the runs, compute missing analyses, and write the report and its figures."""
-    from perdure.files import write_atomic, write_json
-    from perdure.report import compose, render
-    from perdure.report.content import default_title
-    from perdure.results import collect
-    from perdure.results.records import printable
-
     suffixes: dict[str, Literal["html", "md", "tex"]] = {".md": "md", ".tex": "tex"}
     suffix = options.out.suffix if options.out else ""
     form = suffixes.get(suffix, "html") if options.format is None else options.format
@@ -80,7 +79,7 @@ def report(options: ReportOptions) -> int:
     write_atomic(out, render(content, form).encode())
     written = [str(out)]
     if options.figures is not None:
-        from perdure.report.drawing import save
+        from perdure.report.drawing import save  # imports matplotlib
 
         figures, kind = content.figures(), options.figure_format
         for figure in figures:
@@ -95,12 +94,6 @@ def _with_analyses(
     collection: Collection, data: Path | None, *, quiet: bool, trust_code: bool
 ) -> tuple[Collection, dict[str, str]]:
     """The runs with all analyses that can be computed, and why others cannot, by place."""
-    import torch
-
-    from perdure.experiment.analyze import analyze
-    from perdure.results.records import with_analysis
-    from perdure.results.table import group
-
     torch.set_num_threads(1)  # the same numbers on every machine
     lacking = [run for run in collection.runs if run.analysis is None and run.result.tests]
     found = {id(run): run for run in collection.runs}

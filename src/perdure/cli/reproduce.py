@@ -8,8 +8,10 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
+from rich.markup import escape
+from rich.table import Table
 from tyro.conf import Positional, arg
 
 from perdure.cli.options import (
@@ -25,14 +27,14 @@ from perdure.cli.options import (
     listed,
     writable,
 )
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from perdure.experiment.grid import Grid
-    from perdure.experiment.plan import Plan, Speeds
-    from perdure.experiment.progress import Backend, GridProgress
-    from perdure.results.table import Setting
+from perdure.experiment.grid import PAPER_TABLES, Grid, paper_grid, plan_grid, read_grid, select
+from perdure.experiment.plan import Plan, Speeds
+from perdure.experiment.pool import run_tasks
+from perdure.experiment.progress import Backend, GridProgress, clock_time, print_status, run_jobs
+from perdure.experiment.resolve import choose_device, resolve
+from perdure.files import read_bytes, write_atomic
+from perdure.results.table import Setting
+from perdure.results.terminal import results_table, show
 
 RETRIES = 2
 """How often a failed job is attempted again."""
@@ -80,11 +82,6 @@ class ReproduceOptions:
 
 def reproduce(options: ReproduceOptions) -> int:
     """Run what is missing and show the table."""
-    from perdure.experiment.grid import plan_grid
-    from perdure.experiment.progress import GridProgress, print_status, run_jobs
-    from perdure.experiment.resolve import resolve
-    from perdure.results.terminal import show
-
     options.execution.prepare()
     options.training.prepare()
     grid, quiet, execution = _grid(options), options.output.quiet, options.execution
@@ -140,8 +137,6 @@ def reproduce(options: ReproduceOptions) -> int:
 
 
 def _grid(options: ReproduceOptions) -> Grid:
-    from perdure.experiment.grid import PAPER_TABLES, paper_grid, read_grid, select
-
     if (options.table is None) == (options.grid is None):
         raise ValueError(f"expected either a table ({', '.join(PAPER_TABLES)}) or --grid FILE")
     grid = paper_grid(options.table) if options.table else read_grid(Path(options.grid or ""))
@@ -165,9 +160,6 @@ def _grid(options: ReproduceOptions) -> Grid:
 
 def _backend(options: ReproduceOptions, stack: ExitStack) -> tuple[str, int, Backend]:
     """The device, the number of jobs at a time, and what executes them."""
-    from perdure.experiment.pool import run_tasks
-    from perdure.experiment.resolve import choose_device
-
     execution, training = options.execution, options.training
     if options.backend == "ray":
         if training.workers is not None:
@@ -195,11 +187,6 @@ def _backend(options: ReproduceOptions, stack: ExitStack) -> tuple[str, int, Bac
 
 
 def _plan_table(plan: Plan, speeds: Speeds) -> Table:
-    from rich.markup import escape
-    from rich.table import Table
-
-    from perdure.experiment.progress import clock_time
-
     table = Table(title=escape(plan.title))
     for name in ("setting", "complete", "to resume", "to do", "time per run"):
         table.add_column(name, justify="left" if name == "setting" else "right")
@@ -215,8 +202,6 @@ def _plan_table(plan: Plan, speeds: Speeds) -> Table:
 
 
 def _plan_sentence(progress: GridProgress) -> str:
-    from perdure.experiment.progress import clock_time
-
     todo = progress.total - progress.done
     if not todo:
         return f"all {progress.total} runs are complete"
@@ -228,9 +213,6 @@ def _plan_sentence(progress: GridProgress) -> str:
 
 
 def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
-    from perdure.experiment.progress import print_status
-    from perdure.results.terminal import results_table, show
-
     found = plan.results()
     if not found:
         return
@@ -255,8 +237,6 @@ def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
 
 def _read_summaries(path: Path) -> dict[str, dict[str, Any]]:
     """The lines of a results file by the hash of their settings; empty if there is no file."""
-    from perdure.files import read_bytes
-
     try:
         lines = [json.loads(line) for line in read_bytes(path).splitlines()]
         return {line["hash"]: line for line in lines}
@@ -268,16 +248,12 @@ def _read_summaries(path: Path) -> dict[str, dict[str, Any]]:
 
 def _write_summaries(path: Path, settings: Sequence[Setting]) -> None:
     """Write one JSON line per setting, keeping lines of other settings."""
-    from perdure.files import write_atomic
-
     lines = _read_summaries(path) | {s.config.hash: s.summary() for s in settings}
     write_atomic(path, "".join(f"{json.dumps(line)}\n" for line in lines.values()).encode())
 
 
 def _print_failures(progress: GridProgress) -> None:
     """Print which runs failed; the reasons were printed when they did."""
-    from perdure.experiment.progress import print_status
-
     settings = [
         f"{label}, {'seed' if len(seeds) == 1 else 'seeds'} {', '.join(map(str, sorted(seeds)))}"
         for label, seeds in progress.failed.items()

@@ -223,12 +223,12 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
         _suited(options, method, len(methods)).resolve(
             method,
             {name: value for name, value in given.items() if name in known[method]},
-            options.validation,
-            options.update if _has_updates(method) else "random",
-            ranks,
-            options.prequential,
-            options.prequential_window,
-            options.initial_evaluation,
+            validation=options.validation,
+            update=options.update if _has_updates(method) else "random",
+            ranks=ranks,
+            prequential=options.prequential,
+            prequential_window=options.prequential_window,
+            initial_evaluation=options.initial_evaluation,
         )
         for method in methods
     ]

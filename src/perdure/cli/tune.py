@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from rich.markup import escape
+from rich.table import Table
 from tyro.conf import arg
 
 from perdure.cli.options import (
@@ -22,12 +24,17 @@ from perdure.cli.options import (
     at_least_one,
     writable,
 )
+from perdure.config import parse_seeds
+from perdure.experiment.build import build_run, read_dataset
+from perdure.experiment.progress import print_status
+from perdure.experiment.resolve import check_names
+from perdure.experiment.space import Space, check_space, default_space, fit_to_method, parse_space
+from perdure.results.table import Spread
+from perdure.results.terminal import show
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
-    from rich.table import Table
 
-    from perdure.experiment.space import Space
     from perdure.experiment.tune import Search
 
 MAX_ROWS = 10
@@ -71,9 +78,6 @@ def tune(options: TuneOptions) -> int:
         if error.name != "optuna":
             raise
         raise ValueError("tuning requires Optuna: pip install 'perdure[tune]'") from None
-
-    from perdure.experiment.progress import print_status
-    from perdure.results.terminal import show
 
     at_least_one("--trials", options.trials)
     at_least_one("--workers", options.workers)
@@ -132,17 +136,13 @@ def tune(options: TuneOptions) -> int:
 
 def _search(options: TuneOptions) -> Search:
     """What to search. Raises ValueError before any training if that is invalid."""
-    from perdure.config import parse_seeds
-    from perdure.experiment.build import build_run, read_dataset
-    from perdure.experiment.resolve import check_names
-    from perdure.experiment.space import check_space, default_space, fit_to_method, parse_space
     from perdure.experiment.tune import Search
 
     if not 0 <= options.study_seed < 2**32:
         raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
     seeds, optimizer = parse_seeds(options.seeds), options.optimizer.optimizer
     fixed = options.optimizer.given() | assignments(options.set)
-    config = options.resolve(options.method, fixed, options.validation)
+    config = options.resolve(options.method, fixed, validation=options.validation)
     dataset = read_dataset(config)
     build_run(config, dataset, seeds[0])  # rejects invalid values
     if options.space:
@@ -167,8 +167,6 @@ def _search(options: TuneOptions) -> Search:
 
 
 def _print_trial(trial: FrozenTrial) -> None:
-    from perdure.experiment.progress import print_status
-
     params = ", ".join(f"{name} {value:.4g}" for name, value in trial.params.items())
     reason = trial.user_attrs.get("reason")
     outcome = f"{trial.value:.2f} %" if reason is None else f"failed: {reason}"
@@ -177,11 +175,6 @@ def _print_trial(trial: FrozenTrial) -> None:
 
 def _trials_table(trials: Sequence[FrozenTrial], space: Space, title: str) -> Table:
     """The best trials, best first."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    from perdure.results.table import Spread
-
     table = Table(title=escape(title), min_width=len(title))
     for name in ("trial", "accuracy", *space):
         table.add_column(name.replace("_", " "), justify="right")  # headings break at spaces

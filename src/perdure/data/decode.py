@@ -9,7 +9,6 @@ import math
 import os
 import pickle
 import pickletools
-import stat
 import struct
 import tarfile
 import zipfile
@@ -25,6 +24,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perdure.data.spec import Arrays, Contents, DataError, File, Layout, Spec
+from perdure.files import DamagedError, read_bytes
+from perdure.processes import cores
 
 # -- files and archives ---------------------------------------------------------------------
 
@@ -105,19 +106,10 @@ def _smaller(size_limit: int, limit: int | None) -> int:
 
 
 def _regular_file(path: Path, limit: int) -> bytes:
-    """The content of a file; pipes and devices, which may never end, are not read."""
-    descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise DataError(f"{path} is not a regular file")
-        with open(descriptor, "rb", closefd=False) as file:
-            size = os.fstat(descriptor).st_size
-            data = file.read(limit + 1) if size <= limit else b""
-    finally:
-        os.close(descriptor)
-    if size > limit or len(data) > limit:
-        raise _too_large(path, max(size, len(data)), limit)
-    return data
+        return read_bytes(path, limit)
+    except DamagedError as error:
+        raise DataError(str(error)) from None
 
 
 def _too_large(path: Path, size: int, limit: int) -> DataError:
@@ -426,7 +418,7 @@ def _images(
         )
         return [flaw for flaw in found if flaw is not None]
 
-    with ThreadPoolExecutor(_cores()) as pool:  # libjpeg and hashlib release the interpreter lock
+    with ThreadPoolExecutor(cores()) as pool:  # libjpeg and hashlib release the interpreter lock
         try:
             for found in pool.map(decode, parts):
                 flaws += found
@@ -453,8 +445,3 @@ def _decode_image(contents: Contents, path: Path, image: NDArray[np.uint8]) -> s
     except Exception:  # Pillow raises anything, also for a size that it considers an attack
         return f"{path} is not a complete JPEG file"
     return None
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

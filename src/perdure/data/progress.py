@@ -37,12 +37,7 @@ def progress_bar(count: ProgressColumn, *, shown: bool, transient: bool = False)
 
 @contextlib.contextmanager
 def decoding_progress(name: str, *, shown: bool = True) -> Iterator[OnProgress]:
-    """Show the progress of decoding many files: a bar on a terminal, a line elsewhere.
-
-    Args:
-        name: Name of the dataset.
-        shown: Whether to show anything.
-    """
+    """Show the progress of decoding many files: a bar on a terminal, a line elsewhere."""
     from rich.progress import MofNCompleteColumn
 
     lock = threading.Lock()

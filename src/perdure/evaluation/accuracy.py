@@ -25,11 +25,7 @@ class Accuracies:
 
 
 def accuracies(score: ScoreFunction, tests: Sequence[Test]) -> Accuracies:
-    """Evaluate a predictor. Samples that tests share are scored once.
-
-    Args:
-        score: Maps raw inputs to scores [n, classes].
-        tests: Tests of a stream.
+    """Evaluate a predictor on tests. Samples that tests share are scored once.
 
     >>> from perdure import Samples
     >>> samples = Samples(torch.eye(3), torch.tensor([0, 1, 1]))
@@ -40,12 +36,7 @@ def accuracies(score: ScoreFunction, tests: Sequence[Test]) -> Accuracies:
 
 
 def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> Accuracies:
-    """Accuracies of predictions.
-
-    Args:
-        predictions: From `predict` for these tests.
-        tests: The tests.
-    """
+    """Accuracies of the predictions that `predict` made for these tests."""
     class_il: dict[int, float] = {}
     task_il: dict[int, float] = {}
     hits = counts = torch.zeros((), dtype=torch.int64)
@@ -86,11 +77,7 @@ class Confusion:
 
 
 def confusion(scores: Tensor, labels: Tensor) -> Confusion:
-    """Count samples by true and predicted class.
-
-    Args:
-        scores: [n, classes].
-        labels: [n].
+    """Count samples by true and predicted class, from scores [n, classes] and labels [n].
 
     >>> confusion(torch.eye(3)[[0, 1, 1]], torch.tensor([0, 1, 2])).counts
     [[1, 0, 0], [0, 1, 0], [0, 1, 0]]
@@ -111,10 +98,7 @@ class Agreement:
 
 
 def agreement(scores: Mapping[str, Tensor]) -> Agreement:
-    """Compare the predictions of several predictors for the same samples.
-
-    Args:
-        scores: [n, classes] of each predictor, by name.
+    """Compare several predictors by their scores [n, classes] for the same samples.
 
     >>> agreement({"a": torch.eye(4), "b": torch.eye(4)[[0, 1, 2, 2]]}).matrix
     [[1.0, 0.75], [0.75, 1.0]]

@@ -55,15 +55,9 @@ def flatness(
     """Evaluate a predictor with σ·ε added to all parameters, ε being standard normal.
 
     Each draw of ε is used for all noise levels, so that curves are smooth. Buffers (BatchNorm's
-    running statistics, iCaRL's class means) are not perturbed. The weights are restored.
-
-    Args:
-        predictor: The predictor to evaluate.
-        samples: Samples to evaluate it on.
-        sigmas: Noise levels.
-        draws: Number of draws of the noise.
-        noise: CPU generator for the noise. The same state gives the same noise on any device and
-            for all networks of the same shape.
+    running statistics, iCaRL's class means) are not perturbed. The weights are restored. `noise`
+    is a CPU generator: the same state gives the same noise on any device and for all networks of
+    the same shape.
     """
     module = predictor.module
     rows = torch.arange(len(samples.labels), device=samples.labels.device)
@@ -111,16 +105,9 @@ def _if_finite(value: float | None) -> float | None:
 
 
 def training_samples(tasks: Sequence[Task], count: int, *, batch: int, seed: int) -> Samples:
-    """Draw training samples of these tasks with equal probability, without replacement.
+    """Draw training samples with equal probability, without replacement, in the order of the tasks.
 
-    Args:
-        tasks: Tasks of a stream.
-        count: Number of samples; all are returned if there are fewer.
-        batch: Batch size with which tasks that compose their batches are read.
-        seed: Seed of the choice and of those batches.
-
-    Returns:
-        The samples, in the order of the tasks.
+    All samples are returned if there are fewer. `batch` is for tasks that compose their batches.
     """
     sources = [
         _source(task, batch, generator(seed, f"composition {number}"))

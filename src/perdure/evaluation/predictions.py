@@ -31,15 +31,7 @@ class Predictions(NamedTuple):
 
 
 def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
-    """Compute the scores of all samples that tests use, each once.
-
-    Args:
-        score: The predictor.
-        tests: Tests of a stream.
-
-    Returns:
-        Predictions for each set of samples.
-    """
+    """Compute the scores of all samples that tests use, each once; one item per set of samples."""
     groups: dict[int, list[int]] = {}
     for i, test in enumerate(tests):
         groups.setdefault(id(test.samples), []).append(i)

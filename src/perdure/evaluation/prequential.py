@@ -59,11 +59,7 @@ class Prequential:
         self._correct = torch.zeros((), dtype=torch.int64, device=device)
 
     def add(self, correct: Tensor) -> None:
-        """Count the predictions of a batch.
-
-        Args:
-            correct: Whether each prediction is correct, [n] and boolean.
-        """
+        """Count the predictions of a batch, given whether each of them is correct."""
         self._correct += correct.sum()
         end = self.samples + len(correct)
         last = correct[-self.window :]

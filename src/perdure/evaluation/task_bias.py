@@ -32,11 +32,7 @@ def task_probabilities(
     """Average softmax outputs over samples and over the classes of each task, normalised to 1.
 
     Because of the average over classes, tasks with more classes do not have a larger share.
-
-    Args:
-        scores: Logits [n, classes].
-        groups: Classes of each task, by name.
-        kind: Whether the groups are tasks or single classes.
+    `groups` has the classes of each task.
 
     >>> scores = torch.tensor([[0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]).log()
     >>> found = task_probabilities(scores, {"first": (0, 1), "second": (2,)}, "task")
@@ -50,12 +46,7 @@ def task_probabilities(
 
 
 def groups_of(tests: Sequence[Test], labels: Tensor) -> tuple[dict[str, Sequence[int]], Kind]:
-    """The classes of each task, or single classes if tasks do not partition the classes.
-
-    Args:
-        tests: Tests of a stream.
-        labels: Labels of their samples.
-    """
+    """The classes of each task, or single classes if tasks do not partition the classes."""
     named = {test.name: test.classes for test in tests if test.classes is not None}
     classes = [c for group in named.values() for c in group]
     if len(named) == len(tests) > 1 and len(set(classes)) == len(classes):

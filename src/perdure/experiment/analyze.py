@@ -77,13 +77,6 @@ def analyze(
 ) -> Analysis:
     """Analyse a finished run and write `analysis.json` to its folder.
 
-    Args:
-        folder: The run's folder.
-        settings: Settings of the analysis.
-        data_root: Folder with the datasets, the only one searched.
-        device: Where to compute.
-        trust_code: As in `load_run`.
-
     Raises:
         ValueError: If the folder is not a finished run, its data is missing, it names code that is
             not trusted, or its networks do not reproduce the accuracies of its result. Nothing is

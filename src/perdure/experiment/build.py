@@ -40,10 +40,8 @@ def read_dataset(
 ) -> Dataset | None:
     """The dataset on the run's device; None if the stream supplies the data.
 
-    Args:
-        config: The configuration.
-        progress: Whether to show on stderr that a large dataset is decoded.
-        stop: Asked while it is decoded; when it returns a signal's number, Interrupted is raised.
+    `progress` shows on stderr that a large dataset is decoded. `stop` is asked meanwhile; when it
+    returns a signal's number, Interrupted is raised.
     """
     if config.dataset is None:
         return None
@@ -249,13 +247,9 @@ def build_learner(
 def build_optimizer(
     name: str, network: nn.Module, lr: float | None, settings: Mapping[str, float]
 ) -> Optimizer:
-    """The optimizer of a network's parameters.
+    """The optimizer of a network's parameters: of the catalog, or a user's `module:function`.
 
-    Args:
-        name: A name of the catalog, or a user's `module:function`.
-        network: The network.
-        lr: Learning rate; None for the optimizer's own default.
-        settings: Its other settings, with `betas` as beta1 and beta2.
+    `lr` is None for the optimizer's own default; `settings` has `betas` as beta1 and beta2.
 
     Raises:
         ValueError: If the optimizer refuses a value or is none.

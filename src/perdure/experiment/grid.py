@@ -261,12 +261,8 @@ def plan_grid(
 ) -> Plan:
     """Resolve and check every cell whose data is available, and see which runs are complete.
 
-    Args:
-        grid: The grid.
-        out: Folder of all runs.
-        dataset: Dataset of all streams; streams that need another one are skipped.
-        data_root: Folder with the datasets, the only one searched.
-        resolve: The function of that name, with the arguments that are the same for all cells.
+    Streams that need another `dataset` are skipped. `resolve` is the function of that name with
+    the arguments that are the same for all cells.
 
     Raises:
         ValueError: If a cell is invalid, or no cell has its data.

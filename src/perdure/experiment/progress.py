@@ -21,13 +21,9 @@ from perdure.experiment.run import Job
 from perdure.training.loop import Progress
 
 LOG_SECONDS = 30.0
-"""Seconds between two lines of a log within a task of a stream without tests."""
+"""Seconds between two lines of a log within a task without tests, or about evaluations."""
 Backend = Callable[[Sequence[Job], OnEvent], None]
 """Executes jobs on this machine or on a cluster; raises Interrupted if asked to stop."""
-
-
-EVALUATION_LOG_SECONDS = 30
-"""Time between two lines about evaluations in a log."""
 
 
 def print_status(message: str) -> None:
@@ -308,7 +304,7 @@ class _View(AbstractContextManager["_View"]):
 
     def _log_evaluation(self, status: JobStatus, now: Progress) -> None:
         """Print a line for each evaluation that takes long, and further ones while it does."""
-        if time.monotonic() - self.evaluation_logged > EVALUATION_LOG_SECONDS:
+        if time.monotonic() - self.evaluation_logged > LOG_SECONDS:
             self.evaluation_logged = time.monotonic()
             print_status(f"{status.name}: {_position(now)}  {_evaluation(now)}")
 

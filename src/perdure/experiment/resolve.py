@@ -57,32 +57,18 @@ def resolve(
 ) -> RunConfig:
     """Complete a choice of stream and method with published hyperparameters and defaults.
 
+    `RunConfig` describes the settings. Those that are None get a default: the memory holds 500
+    samples, the network is the stream's, the dataset is the paper's (or the digits that ship with
+    perdure if that is not installed), precision and engine depend on the device.
+
     Args:
-        stream: A name of the catalog, or a user's `module:function`.
-        method: A name of the catalog, or a user's `module:class`.
-        buffer_size: Samples that the memory holds; 500 by default, ignored without a memory.
+        stream: As in `RunConfig`, like all arguments that are not listed.
+        method: As in `RunConfig`.
+        buffer_size: Ignored for methods without a memory.
         given: Hyperparameters that replace the published ones.
-        network: A name of the catalog, or a user's `module:function`; the stream's by default.
-        dataset: Name of the dataset; by default the paper's, or the digits that ship with perdure
-            if that is not installed.
-        data_root: Folder with the datasets, the only one searched.
-        stream_seed: Seed of the stream's composition, or "per-run", or "published".
-        validation: Share of the training samples that replaces the test set.
-        max_steps: Steps after which the stream ends.
         device: "cpu", "cuda" or "auto".
-        precision: "fp32" or "bf16"; depends on the device by default.
-        engine: "eager", "captured" or "compiled"; depends on the device by default.
-        deterministic: Whether a GPU must compute bit-identical results.
-        optimizer: "sgd", "adam", "adamw", or a user's `module:function`.
-        update: How clser and mean-er choose the steps that update their semantic memories.
-        ranks: Processes that share the work of one learner.
-        prequential: Whether to predict each batch before learning from it.
-        prequential_window: Samples of the sliding window; implies `prequential`.
-        buffer_bytes: Bytes that the memory's samples may take, such as "64MB", instead of
-            `buffer_size`.
-        memory_device: "cpu" to keep stored inputs in host memory although the network is on a GPU.
-        memory_folder: Folder for a temporary file that holds the stored inputs.
-        initial_evaluation: Whether to evaluate the untrained networks on a CPU, too.
+        prequential_window: Implies `prequential`.
+        buffer_bytes: A number, or text such as "64MB".
         check_device: Whether the device must be available on this machine.
         progress: Whether to show on stderr that a large dataset is decoded.
 
@@ -151,7 +137,7 @@ def resolve(
         raise ValueError(f"unknown network {network!r}; choose from {names}, or module:function")
     if check_device or device != "cuda":
         device = choose_device(device, precision, engine)
-    defaults = DEVICE_DEFAULTS[device]
+    defaults = DEVICE_DEFAULTS[device] | ({"engine": "eager"} if ranks > 1 else {})
     config = RunConfig(
         stream=stream,
         dataset=dataset,

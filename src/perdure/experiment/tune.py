@@ -98,14 +98,8 @@ def tune(
     """Add trials until the study has enough.
 
     A trial has the user attributes "by_seed", the accuracy of each seed, or "reason", why it
-    failed. Its value is the mean over the seeds in percent.
-
-    Args:
-        search: What to search.
-        trials: Total number of trials, including completed ones and those of other processes.
-        workers: Processes.
-        threads: Threads of each process.
-        on_trial: Called after each trial.
+    failed. Its value is the mean over the seeds in percent. `trials` is their total number,
+    including completed ones and those of other processes.
 
     Returns:
         All trials, and why worker processes died, if any did.

@@ -88,13 +88,7 @@ class Report:
 
 
 def compose(collection: Collection, title: str, missing: Mapping[str, str] | None = None) -> Report:
-    """Compose a report.
-
-    Args:
-        collection: The runs.
-        title: The report's title.
-        missing: Why runs have no analysis, by `RunRecord.place`.
-    """
+    """Compose a report; `missing` says why runs have no analysis, by `RunRecord.place`."""
     pairs = [(part, setting) for part in collection.comparisons for setting in part.settings]
     paper = _comparable_with_paper(collection)
     claims = check_claims(paper) if paper.comparisons else []

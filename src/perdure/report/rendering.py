@@ -34,13 +34,7 @@ _LATEX = {
 
 
 def render(report: Report, form: Literal["html", "md", "tex"]) -> str:
-    """The report as text.
-
-    Args:
-        report: What to write.
-        form: "html" for a single page without external resources, "md" for tables and claims as
-            Markdown, "tex" for tables as LaTeX.
-    """
+    """The report as one HTML page, as tables and claims in Markdown, or as tables in LaTeX."""
     escape = {"html": None, "md": markdown_escaped, "tex": latex_escaped}[form]
     environment = Environment(
         loader=PackageLoader("perdure.report"),

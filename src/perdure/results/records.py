@@ -288,11 +288,7 @@ class SkippedFolder:
 
 
 def read_run(path: Path, place: str | None = None) -> RunRecord:
-    """Read a finished run.
-
-    Args:
-        path: The run's folder.
-        place: How to name it in messages and tables; its path if None.
+    """Read a finished run, which messages and tables call by its place, by default its path.
 
     Raises:
         ValueError: If the folder is not a finished run, or a file it needs is damaged.

@@ -185,12 +185,9 @@ class Setting:
     def spread(
         self, predictor: str | None = None, kind: Kind = "class_il", key: str = "mean"
     ) -> Spread | None:
-        """A number of a predictor's scores over the seeds; None unless every run has it.
+        """A field of the `Scores` of a predictor over the seeds; None unless every run has it.
 
-        Args:
-            predictor: The predictor's name; the answering one if None.
-            kind: Class-IL or Task-IL.
-            key: A field of `Scores`.
+        The predictor is the answering one by default, here and below.
         """
         if not self.predictors:
             return None
@@ -212,12 +209,7 @@ class Setting:
         return Spread.over([getattr(result, key) for result in found])
 
     def figures(self, predictor: str | None = None, table: str | None = None) -> list[Figure]:
-        """The published figures that may be shown next to a predictor, each mean once.
-
-        Args:
-            predictor: The predictor's name; the answering one if None.
-            table: Number of the paper's table; all tables if None.
-        """
+        """The figures of a table, or of all, that may be shown next to a predictor, each once."""
         if not (self.complete and self.predictors):
             return []
         name = predictor or self.predictors[0]
@@ -495,10 +487,10 @@ def _comparison_name(setting: Setting, *, network: bool = False) -> str:
     return f"{title} ({', '.join(parts)})" if parts else title
 
 
-def _in_words(name: str, value: object) -> str:
+def in_words(name: str, value: object) -> str:
     """A setting as a label shows it.
 
-    >>> _in_words("stable_decay", 0.5), _in_words("deterministic", True)
+    >>> in_words("stable_decay", 0.5), in_words("deterministic", True)
     ('stable decay 0.5', 'deterministic')
     """
     words = name.replace("_", " ")
@@ -552,7 +544,7 @@ def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:
             if (other.config.method, other.config.buffer) == (config.method, config.buffer)
         ]
         differs = [
-            _in_words(name, value)
+            in_words(name, value)
             for name, value in config.unusual("method", "execution").items()
             if any(other.get(name) != value for other in variants)
         ]

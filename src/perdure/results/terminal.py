@@ -18,7 +18,7 @@ from perdure.results.claims import (
     loss_under_noise,
     over_seeds,
 )
-from perdure.results.table import Setting, published_spread, spread_text
+from perdure.results.table import Setting, in_words, published_spread, spread_text
 
 LOG_WIDTH = 250
 """Columns in a file or a pipe, where nothing has to be folded."""
@@ -43,12 +43,8 @@ def results_table(
 ) -> Table:
     """Accuracy over seeds, one row per setting, with published figures where they apply.
 
-    Args:
-        settings: What to show, in this order.
-        title: The table's title.
-        by_predictor: Whether to show all networks instead of the answering one.
-        table: Number of the paper's table whose figures to prefer.
-        planned: Seeds that each setting should have, by `config.hash`.
+    `by_predictor` shows all networks instead of the answering one, `table` is the paper's table
+    whose figures to prefer, `planned` the number of seeds that each `config.hash` should have.
     """
     streams = {setting.config.stream for setting in settings}
     windows = [setting.prequential_window for setting in settings]
@@ -80,10 +76,7 @@ def results_table(
             figures = setting.figures(predictor, table) or setting.figures(predictor)
             task_il = setting.task_il_figure(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
-            unusual = (
-                f"{name.replace('_', ' ')} {f'{value:g}' if isinstance(value, float) else value}"
-                for name, value in config.unusual("method").items()
-            )
+            unusual = (in_words(name, v) for name, v in config.unusual("method").items())
             cells = {
                 "stream": escape(config.stream) if previous != config.stream else "",
                 "method": escape(config.method_title),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -98,7 +98,7 @@ def from_image_folder(
     n = len(train)
     keys = range(n) if keep_together is None else [keep_together(image.path) for image in train]
     ids = as_ids(keys, n)
-    further: dict[str, Any] = {}
+    test = test_tasks = None
     if divided and (root / "test").is_dir():
         if test_share is not None:
             raise ValueError(f"{root} has a folder test; omit test_share")
@@ -107,13 +107,7 @@ def from_image_folder(
             raise ValueError(f"{root / 'test'} has the class {unknown[0]!r}, which train has not")
         test = Samples(_read(found, encoder), _labels(found, names))
         split = Split(torch.arange(n))
-        if by_folder:
-            further["tests"] = [
-                test.rows(torch.tensor([i for i, image in enumerate(found) if image.task == task]))
-                for task in layout.names
-            ]
-        else:
-            further["test"] = test
+        test_tasks = [image.task for image in found] if by_folder else None
     else:
         split = Split.of(layout, labels, ids, TEST_SHARE if test_share is None else test_share)
     return build_stream(
@@ -122,11 +116,12 @@ def from_image_folder(
         split,
         ids,
         encoder,
+        test=test,
+        test_tasks=test_tasks,
         name=name or root.resolve().name,
         augment=augment,
         normalise=normalise,
         drop_last=drop_last,
-        **further,
     )
 
 

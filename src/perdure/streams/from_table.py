@@ -137,22 +137,15 @@ def from_table(
             standardise=standardise != "no",
             max_categories=max_categories,
         )
-    further: dict[str, Any] = {}
+    held_out = test_tasks = None
     if test is not None:
         other = read_columns(test)
         for needed in (target, *([] if task_column is None else [task_column]), *used):
             if needed not in other:
                 raise ValueError(f"the test table has no column {needed!r}")
-        held = Samples(encoder.encode(other), _labels(other[target], target, classes))
-        if task_column is None:
-            further["test"] = held
-        else:
-            found = Layout.by_value(texts_of(other[task_column], task_column))
-            by_task = dict(zip(found.names, found.rows or (), strict=True))
-            for task in layout.names:
-                if task not in by_task:
-                    raise ValueError(f"the test table has no rows with {task_column} {task}")
-            further["tests"] = [held.rows(by_task[task]) for task in layout.names]
+        held_out = Samples(encoder.encode(other), _labels(other[target], target, classes))
+        if task_column is not None:
+            test_tasks = texts_of(other[task_column], task_column)
     if name is None:
         name = Path(table).stem if isinstance(table, str | Path) else "table"
     return build_stream(
@@ -161,9 +154,10 @@ def from_table(
         split,
         ids,
         encoder,
+        test=held_out,
+        test_tasks=test_tasks,
         name=name,
         drop_last=drop_last,
-        **further,
     )
 
 

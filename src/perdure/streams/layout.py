@@ -118,22 +118,21 @@ def build_stream(
     encoder: Encoder,
     *,
     test: Samples | None = None,
-    tests: Sequence[Samples] | None = None,
+    test_tasks: Sequence[str] | None = None,
     **options: Any,
 ) -> Stream:
     """A stream from samples that are divided into tasks, training and tests.
 
-    Args:
-        samples: All samples.
-        layout: Their tasks.
-        split: Which of them are trained on; the others are tests.
-        ids: Samples with the same id are never separated.
-        encoder: What they were encoded with; it has the names of the labels.
-        test: Further samples as tests.
-        tests: Further samples as tests, for each task.
-        **options: Arguments of `from_tensors`.
+    Samples with the same id are never separated. `test` are further samples as tests, and
+    `test_tasks` the task of each of them if they are divided. The options are of `from_tensors`.
     """
-    rows = layout.rows
+    rows, tests = layout.rows, None
+    if test is not None and test_tasks is not None:
+        found = Layout.by_value(test_tasks)
+        by_task = dict(zip(found.names, found.rows or (), strict=True))
+        if missing := [name for name in layout.names if name not in by_task]:
+            raise ValueError(f"there are no test samples of the task {missing[0]}")
+        tests, test = [test.rows(by_task[name]) for name in layout.names], None
     if split.tests:
         if rows is None:
             test = samples.rows(torch.cat(list(split.tests)))

@@ -325,14 +325,7 @@ def transformed(
     transforms: Sequence[tuple[str, Callable[[Tensor], Tensor]]],
     checksum: str,
 ) -> Stream:
-    """A stream whose tasks each apply one function to all training and test images.
-
-    Args:
-        name: Name for results.
-        dataset: The images.
-        transforms: Name and function of each task.
-        checksum: As in `Stream`.
-    """
+    """A stream whose tasks, given by name and function, each transform all images."""
 
     def apply(samples: Samples, transform: Callable[[Tensor], Tensor]) -> Samples:
         return Samples(transform(samples.inputs), samples.labels)

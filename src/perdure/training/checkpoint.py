@@ -152,10 +152,7 @@ class CheckpointStore:
     def add(self, state: State, facts: Mapping[str, Any], events: int) -> None:
         """Write a checkpoint, then remove those that are no longer needed.
 
-        Args:
-            state: State of the run.
-            facts: The remaining fields of `Checkpoint`.
-            events: Size of `events.jsonl` when the state was read.
+        `facts` are the fields of `Checkpoint`, `events` the size of `events.jsonl` with the state.
         """
         make_folder(self.path)
         number = max(self.numbers(), default=0) + 1

@@ -60,14 +60,7 @@ class Record:
         return f"Record({self.stream.name!r}: {', '.join(parts)})"
 
     def add(self, predictor: str, moment: int, tests: Sequence[int], found: Accuracies) -> None:
-        """Record the accuracies of a predictor.
-
-        Args:
-            predictor: Name of the predictor.
-            moment: -1 before training, else the number of the task that just ended.
-            tests: Numbers of the tests that were evaluated.
-            found: Accuracies on these tests.
-        """
+        """Record the accuracies of a predictor on the tests with these numbers."""
         if moment not in self.moments:
             self.moments.append(moment)
         self.class_il[predictor].append(self._row(tests, found.class_il))
