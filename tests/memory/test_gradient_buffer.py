@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import resource
+
 import pytest
 import torch
 from scipy import stats
@@ -42,7 +44,7 @@ def test_blocks_select_the_rows_that_one_sum_over_all_scores_selects(
     assert (len(in_blocks._sums), len(at_once._sums)) == (10, 1)
     draws = torch.Generator().manual_seed(1)
     for number in range(200):
-        count = 5 if number % 2 else 50
+        count = 5 if number % 5 else 50
         scores = torch.rand(count, generator=draws)
         for memory in (in_blocks, at_once):
             memory.add(samples(count, SIZE + 100 * number), scores, YES)
@@ -53,14 +55,23 @@ def test_blocks_select_the_rows_that_one_sum_over_all_scores_selects(
 
 def test_rows_are_selected_in_proportion_to_their_scores() -> None:
     memory = fill(GradientBuffer(SIZE))
-    uniform = torch.rand(200_000, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    rows = torch.cat([memory._select(part) for part in uniform.split(1000)])  # type: ignore[no-untyped-call]
+    draws = torch.Generator().manual_seed(2)
+    uniform = torch.rand(20_000, 9, dtype=torch.float64, generator=draws)
+    rows = torch.cat([memory._select(part) for part in uniform])
     scores = memory.scores[:SIZE]
     assert int(rows.max()) < SIZE
     group = torch.arange(SIZE) % 100  # too few draws for single rows
     found = torch.bincount(group[rows], minlength=100)
     expected = torch.bincount(group, weights=scores) / scores.sum() * len(rows)
     assert stats.chisquare(found, expected).pvalue > 0.01
+
+
+def test_memory_for_a_large_batch_is_linear() -> None:
+    """Copies of a block for each sample would take 800 MB."""
+    memory = fill(GradientBuffer(SIZE))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    memory.add(samples(100_000), torch.rand(100_000), YES)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
 
 
 @pytest.mark.parametrize("count", [3, 500])

@@ -104,7 +104,7 @@ class GradientBuffer(EpisodicMemory):
 
     def _select(self, uniform: Tensor) -> Tensor:
         """Select rows with probabilities proportional to their scores, given uniform numbers."""
-        if len(self._sums) == 1:
+        if len(uniform) >= len(self._sums):  # one block, or blocks would take more memory
             cumulative = self.scores[: self.buffer_size].cumsum(0)
             return torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)
         cumulative = self._sums.cumsum(0)
@@ -123,7 +123,7 @@ class GradientBuffer(EpisodicMemory):
         self.scores.index_copy_(0, rows, scores.masked_fill(rows == self.buffer_size, 0))
         if len(self._sums) > 1:
             every = torch.arange(len(self._sums), device=self.device)
-            blocks = every if len(rows) > len(every) else rows // self._block
+            blocks = every if len(rows) >= len(every) else rows // self._block
             save_rows(self._sums, blocks)
             self._sums.index_copy_(0, blocks, self._blocks(blocks).sum(1))
 
