@@ -21,7 +21,7 @@ PARTS = {
     "batch": "Samples per batch",
     "classes": "Classes",
 }
-WIDTH, HEIGHT, TOP, LEFT, GAP = 190, 190, 66, 52, 100
+WIDTH, HEIGHT, TOP, LEFT, GAP = 180, 190, 66, 52, 124
 LOWEST, HIGHEST = 0.1, 100
 """Milliseconds at the bottom and at the top."""
 
@@ -62,7 +62,7 @@ def panel(title: str, left: float, curves: Mapping[str, Mapping[str, Any]]) -> l
 def main() -> None:
     """Read the record and write the picture."""
     record = json.loads(RECORD.read_text(encoding="utf-8"))
-    width, height = LEFT + len(PARTS) * (WIDTH + GAP) - 10, TOP + HEIGHT + 68
+    width, height = LEFT + len(PARTS) * (WIDTH + GAP) - 30, TOP + HEIGHT + 68
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'aria-label="The time of a step does not depend on the size of the memory">',
