@@ -317,6 +317,12 @@ class Comparison:
         return 2 * math.hypot(*(error or 0.0 for error in errors))
 
 
+def planned_windows(folder: Path) -> dict[tuple[str, int | None], list[int]]:
+    """The seeds of each setting of windows.toml, by stream and buffer size."""
+    grid = read_grid(folder / "windows.toml")
+    return {(c.stream, c.buffer_size): parse_seeds(c.seeds or grid.seeds) for c in grid.cells}
+
+
 def compare_windows(rows: Sequence[Row], folder: Path) -> list[Comparison]:
     """The settings of windows.jsonl for which the runs of the preset are available."""
     presets = {
@@ -324,8 +330,7 @@ def compare_windows(rows: Sequence[Row], folder: Path) -> list[Comparison]:
         for row in rows
         if row.config.method == "clser" and not (row.config.departures() or row.other_precision)
     }
-    grid = read_grid(folder / "windows.toml")
-    planned = {(c.stream, c.buffer_size): parse_seeds(c.seeds or grid.seeds) for c in grid.cells}
+    planned = planned_windows(folder)
     path = folder / "windows.jsonl"
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = {(r.config.stream, r.config.buffer_size): r for r in map(_from_summary, lines)}
@@ -342,7 +347,7 @@ def signed(value: float) -> str:
 
 
 def windows(found: Sequence[Comparison]) -> str:
-    """Accuracy of both on each stream."""
+    """Accuracy of both on each stream, and what has not been run."""
     cells = [
         [
             *(c.preset.config.stream, c.preset.buffer),
@@ -353,7 +358,12 @@ def windows(found: Sequence[Comparison]) -> str:
         for c in found
     ]
     head = ("stream", "buffer", "tuned preset", "seeds", "windows", "seeds", "difference")
-    return table(head, cells)
+    done = {(c.preset.config.stream, c.preset.config.buffer_size) for c in found}
+    missing = [
+        f"{s}/{size}" for s, size in planned_windows(ROOT / "results") if (s, size) not in done
+    ]
+    note = f"\n\nNot run yet: {', '.join(missing)}." if missing else ""
+    return table(head, cells) + note
 
 
 def windows_goals(found: Sequence[Comparison]) -> str:

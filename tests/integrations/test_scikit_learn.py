@@ -6,9 +6,11 @@ import functools
 import pickle
 import subprocess
 import sys
+import warnings
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from sklearn.base import clone
@@ -184,3 +186,12 @@ def test_the_message_for_a_missing_package_has_the_command(
     monkeypatch.delitem(sys.modules, f"perdure.integrations.{module}", raising=False)
     with pytest.raises(ImportError, match=rf'pip install "perdure\[{extra}\]"'):
         __import__(f"perdure.integrations.{module}")
+
+
+def test_read_only_data_frames_are_learned_without_warnings() -> None:
+    rows = pd.DataFrame({"a": np.arange(8.0), "b": 1.0})
+    names = pd.Series(["low"] * 4 + ["high"] * 4)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = ContinualClassifier(random_state=0).partial_fit(rows, names).predict(rows)
+    assert set(found) <= {"low", "high"}

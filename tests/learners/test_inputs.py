@@ -174,3 +174,11 @@ def test_one_sample_with_batchnorm_is_refused_only_if_it_cannot_be_learned() -> 
     learner.observe(inputs, LABELS[:6])
     learner.observe(inputs[:1], LABELS[:1])  # together with replayed samples
     assert int(learner.steps) == 2
+
+
+def test_names_as_labels_are_refused() -> None:
+    learner = ER(Text(), buffer_size=6)
+    names: Any = np.array(["a"] * len(LABELS))
+    with pytest.raises(ValueError, match="expected integers"):
+        learner.observe(ENCODING, names)
+    assert learner.steps == 0

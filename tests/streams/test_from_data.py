@@ -182,3 +182,15 @@ def test_an_empty_or_irregular_dataset_is_rejected() -> None:
     mixed = [(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 2), 1)]
     with pytest.raises(ValueError, match=r"item 1 of the dataset has shape \(1, 3, 2\)"):
         from_dataset(mixed)
+
+
+def test_class_names_are_kept_and_must_match_the_classes() -> None:
+    labels = torch.arange(12) % 3
+    inputs = torch.rand(12, 4)
+    stream = from_tensors(inputs, labels, class_names=["ant", "bee", "fly"])
+    assert stream.class_names == ("ant", "bee", "fly")
+    dataset = TensorDataset(inputs, labels)
+    assert from_dataset(dataset, class_names=["a", "b", "c"]).class_names == ("a", "b", "c")
+    assert stream.checksum == from_tensors(inputs, labels).checksum  # names change no result
+    with pytest.raises(ValueError, match="2 class names for 3 classes"):
+        from_tensors(inputs, labels, class_names=["ant", "bee"])

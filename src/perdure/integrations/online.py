@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from perdure.learners import CLSER, Learner
 from perdure.networks import MLP
 from perdure.randomness import derive
+from perdure.structures import as_tensors
 
 Floats = NDArray[np.float64]
 MakeNetwork = Callable[[int, int], nn.Module]
@@ -113,7 +114,7 @@ class OnlineClassifier:
         self.announce(labels)
         if self.learner is None:
             self.learner = self._build()
-        inputs = torch.from_numpy(rows)
+        inputs = as_tensors(rows)
         normalise: Any = self.learner.normalise
         if isinstance(normalise, Standardise):
             normalise.update(inputs.to(self.learner.device))
@@ -124,7 +125,7 @@ class OnlineClassifier:
         """Return the probability of each label [n, labels], in the order of `labels`."""
         if self.learner is None:
             self.learner = self._build()
-        parts = torch.split(torch.from_numpy(rows), CHUNK)
+        parts = torch.split(as_tensors(rows), CHUNK)
         found = torch.cat([self.learner.predict_proba(part).cpu() for part in parts]).double()
         return np.asarray(found / found.sum(dim=1, keepdim=True))
 

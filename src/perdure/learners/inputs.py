@@ -88,7 +88,12 @@ def read_labels(labels: Any, count: int) -> Tensor:
     if isinstance(labels, Tensor):
         found = labels
     elif hasattr(labels, "__array__"):
-        found = as_tensors(labels.__array__(), "labels")
+        array = labels.__array__()
+        if array.dtype.kind not in "biuf":
+            raise ValueError(
+                f"labels have dtype {array.dtype}; expected integers, so number the classes from 0"
+            )
+        found = as_tensors(array, "labels")
     else:
         raise ValueError(f"labels are {describe(labels)}; expected a tensor of rank 1")
     _check_dense("labels", found)

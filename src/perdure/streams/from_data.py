@@ -44,6 +44,7 @@ def from_tensors(
     tests: Sequence[Pair] | None = None,
     keep_together: Sequence[Hashable] | Array | None = None,
     classes: int | None = None,
+    class_names: Sequence[str] = (),
     name: str = "own",
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
@@ -67,6 +68,7 @@ def from_tensors(
         keep_together: A value for each training sample, such as the patient it comes from. A
             validation split never separates samples with the same value.
         classes: Number of outputs; by default the highest training label plus one.
+        class_names: Names of the classes for figures, in the order of the labels.
         name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
         normalise: Turns raw inputs into the float tensor that the network expects; by default
@@ -85,6 +87,8 @@ def from_tensors(
     if classes is None:
         classes = int(train.labels.max()) + 1
         _warn_of_gaps(train.labels, classes)
+    if class_names and len(class_names) != classes:
+        raise ValueError(f"there are {len(class_names)} class names for {classes} classes")
     n = len(train.labels)
     ids = torch.arange(n) if keep_together is None else as_ids(keep_together, n)
     shape = shapes(train.inputs)
@@ -108,6 +112,7 @@ def from_tensors(
         name=name,
         data="own",
         classes=classes,
+        class_names=tuple(map(str, class_names)),
         shape=shape,
         tasks=parts,
         tests=held_out,
@@ -134,6 +139,7 @@ def from_dataset(
     tests: Sequence[MapDataset] | None = None,
     keep_together: Sequence[Hashable] | Array | None = None,
     classes: int | None = None,
+    class_names: Sequence[str] = (),
     name: str = "own",
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
@@ -154,6 +160,7 @@ def from_dataset(
         keep_together: A value for each training sample, such as the patient it comes from. A
             validation split never separates samples with the same value.
         classes: Number of outputs; by default the highest training label plus one.
+        class_names: Names of the classes for figures, in the order of the labels.
         name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
         normalise: Turns raw inputs into the float tensor that the network expects; by default
@@ -178,6 +185,7 @@ def from_dataset(
         tests=None if tests is None else [_collect(part) for part in tests],
         keep_together=keep_together,
         classes=classes,
+        class_names=class_names,
         name=name,
         augment=augment,
         normalise=normalise,
