@@ -37,8 +37,9 @@ test-quick: $(VENV)/.installed-dev
 test-long: $(VENV)/.installed-dev
 	$(BIN)/pytest -q -n 2 --dist worksteal -m "slow and not faults"
 
+# PERDURE_FAULTS=0.1 runs a tenth.
 faults: $(VENV)/.installed-dev
-	$(BIN)/pytest -q tests/faults -m "faults or not slow" --durations 20
+	$(BIN)/pytest -q tests/faults tests/data/test_fuzz.py -m "faults or not slow" --durations 20
 
 mutants: $(VENV)/.installed-dev
 	$(BIN)/python tests/mutation/mutants.py --workers 2

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import threading
 from pathlib import Path
+from typing import IO
 
 import pytest
 from hypothesis import given
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from perdure.files import (
     DamagedError,
     digest,
+    memory_bytes,
     read_manifest,
     to_json_bytes,
     write_atomic,
@@ -107,3 +110,40 @@ def test_a_reader_never_sees_a_part(tmp_path: Path) -> None:
     done.set()
     reader.join()
     assert all(len(content) == size and len(set(content)) == 1 for content in seen)
+
+
+def test_a_file_is_on_disk_before_it_gets_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power failure could leave a name without content."""
+    path, fsync = tmp_path / "file", os.fsync
+    flushed: list[tuple[bool, int]] = []
+
+    def note(descriptor: int) -> None:
+        flushed.append((path.exists(), os.fstat(descriptor).st_size))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    write_atomic(path, b"content")
+    assert flushed[0] == (False, 7)
+    assert [exists for exists, _ in flushed[1:]] == [True]  # the folder
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomic(path, b"old")
+
+    def fail(file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        write_atomic(path, fail)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_memory_of_an_unknown_system_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert 2**28 < memory_bytes() < 2**50
+    monkeypatch.delattr(os, "sysconf")
+    assert memory_bytes() == 2**40

@@ -11,6 +11,7 @@ import struct
 import tempfile
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -31,6 +32,7 @@ from perdure.state import (
     load_state,
     read_file,
     to_bytes,
+    to_host,
     write_file,
 )
 
@@ -394,3 +396,11 @@ def test_states_of_many_sizes_leave_nothing_in_memory() -> None:
     for size in range(100):
         as_bytes({"stored": torch.zeros(7001 + size)}, {})
     assert len(types) == before
+
+
+def test_a_state_on_the_host_is_made_of_dicts() -> None:
+    state = {"a": MappingProxyType({"b": torch.arange(3)}), "c": 2}
+    found = to_host(MappingProxyType(state))
+    assert type(found) is type(found["a"]) is dict
+    assert torch.equal(found["a"]["b"], torch.arange(3))
+    assert found["c"] == 2

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tempfile
 from pathlib import Path
 from random import Random
@@ -15,7 +16,7 @@ from perdure.data import DataError, load
 
 from . import small
 
-LONG = 500
+LONG = max(1, round(200 * float(os.environ.get("PERDURE_FAULTS", "1"))))
 
 
 def fuzz(name: str, layout: int, seed: int) -> None:

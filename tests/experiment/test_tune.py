@@ -208,6 +208,7 @@ def test_a_lost_trial_is_replaced_with_the_same_values(lost: int, tmp_path: Path
         if number == lost:
             trial.set_user_attr("process", f"{platform.node()} 999999999:1")
         else:
+            trial.set_user_attr("by_seed", [50.0])
             study.tell(trial, 50.0)
     made_up = run(one, 4)[-1]
     assert made_up.number == 4

@@ -22,7 +22,7 @@ from perdure.state import as_bytes
 
 from . import small
 from .compare import contents, left_over
-from .conftest import Count
+from .conftest import Count, share
 
 Draw = st.DataObject
 
@@ -139,20 +139,18 @@ def test_damage_to_a_finished_run_is_detected_or_harmless(whole: Path, data: Dra
 
 @pytest.mark.slow
 @pytest.mark.faults
-@examples(max_examples=500)
+@examples(max_examples=share(500))
 @given(data=st.data())
-def test_five_hundred_interrupted_runs(
-    whole: Path, stopped: Path, count: Count, data: Draw
-) -> None:
+def test_many_interrupted_runs(whole: Path, stopped: Path, count: Count, data: Draw) -> None:
     check_interrupted_run(stopped, contents(small.folder(small.settings(), whole).path), data)
-    count("files mutated", 1)
+    count("mutated files", 1)
     count("results compared byte for byte", 1)
 
 
 @pytest.mark.slow
 @pytest.mark.faults
-@examples(max_examples=500)
+@examples(max_examples=share(500))
 @given(data=st.data())
-def test_five_hundred_finished_runs(whole: Path, count: Count, data: Draw) -> None:
+def test_many_finished_runs(whole: Path, count: Count, data: Draw) -> None:
     check_finished_run(whole, expected(whole), data)
-    count("files mutated", 1)
+    count("mutated files", 1)

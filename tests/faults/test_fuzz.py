@@ -22,23 +22,27 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from optuna.trial import TrialState
 from torch import nn
 
 from perdure import CLSER, ER, GEM, GSS, ICaRL, Learner, load_run
+from perdure.cli.tune import _trials_table as show_trials
+from perdure.experiment import tune
 from perdure.experiment.grid import read_grid
+from perdure.experiment.resolve import resolve
 from perdure.experiment.space import parse_space
 from perdure.files import digest_file, write_manifest
 from perdure.report import compose, render
 from perdure.results import collect
 from perdure.results.folder import RunFolder
 from perdure.results.records import Result
-from perdure.state import as_bytes
+from perdure.state import as_bytes, read_file, write_file
 from perdure.training.checkpoint import CheckpointStore
 
 from . import mutate, small
-from .conftest import Count
+from .conftest import Count, share
 
-SHORT, LONG = 15, 1500
+SHORT = 15
 
 
 @contextlib.contextmanager
@@ -176,6 +180,80 @@ def a_checkpoint(random: Random) -> None:
             list(store.valid())
 
 
+@cache
+def stopped() -> Path:
+    """A folder with a run that has a checkpoint."""
+    out = Path(tempfile.mkdtemp(prefix="perdure-fuzz-stopped-"))
+    small.stop_at(SETTINGS, out, 10)
+    return out
+
+
+SETTINGS = small.settings("er", max_steps=20)
+
+
+def a_run_state(random: Random) -> None:
+    """A run resumes from a mutated state, or refuses it in a sentence."""
+    with folder() as root:
+        shutil.copytree(stopped(), root / "runs")
+        run = small.folder(SETTINGS, root / "runs")
+        path = run.path / "checkpoints/1.safetensors"
+        state, about = read_file(path)
+        state["record"]["content"] = json.loads(state["record"]["content"])
+        changed = _tensors(mutate.structure(_plain(state), random), random)
+        try:
+            if isinstance(changed.get("record"), dict) and "content" in changed["record"]:
+                changed["record"]["content"] = json.dumps(changed["record"]["content"])
+            write_file(path, changed, about)
+        except (TypeError, ValueError, AttributeError, UnicodeEncodeError):  # cannot be written
+            return
+        manifest = json.loads(path.with_suffix(".json").read_bytes())
+        del manifest["seal"]
+        write_manifest(path.with_suffix(".json"), {**manifest, "state": digest_file(path)})
+        job = small.job(SETTINGS, root / "runs", resume=True)
+        try:
+            job.execute(small.silent)
+        except Exception as error:
+            failure = job.explain(error)
+            assert failure.trace == "", failure.trace
+            assert failure.reason
+
+
+@cache
+def study() -> bytes:
+    """The journal of a study with four trials, one of which failed and one of which is lost."""
+    with folder() as root:
+        search = _search(root)
+        found = tune.open_study(search)
+        for number in range(4):
+            trial = tune.ask(found, search)
+            if number == 0:
+                trial.set_user_attr("reason", "a reason")
+                found.tell(trial, state=TrialState.FAIL)
+            elif number < 3:
+                trial.set_user_attr("by_seed", [10.0 * number])
+                found.tell(trial, 10.0 * number)
+        return Path(search.storage).read_bytes()
+
+
+def _search(root: Path) -> tune.Search:
+    config = resolve("s-mnist", "er", dataset="mnist5k", validation=0.1)
+    return tune.Search(config, parse_space(["lr=0.01:1:log"]), (0,), 0, str(root / "journal"))
+
+
+def a_study(random: Random) -> None:
+    """A mutated study continues, or is refused in a sentence."""
+    with folder() as root, contextlib.suppress(ValueError):
+        search = _search(root)
+        Path(search.storage).write_bytes(mutate.json_file(study(), random))
+        found = tune.open_study(search)
+        tune.discard_lost_trials(found)
+        trials = tune.read_trials(found)
+        tune.best_trial(trials)
+        tune.write_trials(root / "trials.csv", trials, search.space)
+        show_trials(trials, search.space, "Trials")
+        tune.ask(found, search)
+
+
 GRID = b"""title = "A grid"
 seeds = "0:3"
 [[runs]]
@@ -210,17 +288,20 @@ def _report_on(name: str) -> Callable[[Random], None]:
     return lambda random: a_report(name, random)
 
 
-TARGETS: dict[str, Callable[[Random], None]] = {
-    "config": _report_on("config.json"),
-    "result": _report_on("result.json"),
-    "timing": _report_on("timing.json"),
-    "events": _report_on("events.jsonl"),
-    "manifest": a_manifest,
-    "learner file": a_learner_file,
-    "checkpoint": a_checkpoint,
-    "grid": a_grid,
-    "space": a_space,
+TARGETS: dict[str, tuple[Callable[[Random], None], int]] = {
+    "config": (_report_on("config.json"), 700),
+    "result": (_report_on("result.json"), 700),
+    "timing": (_report_on("timing.json"), 500),
+    "events": (_report_on("events.jsonl"), 500),
+    "manifest": (a_manifest, 1000),
+    "learner file": (a_learner_file, 2000),
+    "checkpoint": (a_checkpoint, 1000),
+    "run state": (a_run_state, 600),
+    "study": (a_study, 1000),
+    "grid": (a_grid, 1000),
+    "space": (a_space, 1000),
 }
+"""What reads each kind of file, and how many are mutated in a long test."""
 
 
 def fuzz(target: str, seed: int) -> None:
@@ -228,7 +309,7 @@ def fuzz(target: str, seed: int) -> None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            TARGETS[target](Random(seed))
+            TARGETS[target][0](Random(seed))
     finally:
         logging.disable(logging.NOTSET)
 
@@ -244,10 +325,12 @@ def test_mutated_files_are_used_or_refused(target: str, seed: int) -> None:
 @pytest.mark.faults
 @pytest.mark.parametrize("target", TARGETS)
 def test_many_mutated_files_are_used_or_refused(target: str, count: Count) -> None:
+    number = share(TARGETS[target][1])
+
     @given(seed=st.integers(0, 2**32))
-    @settings(max_examples=LONG, deadline=None, database=None)
+    @settings(max_examples=number, deadline=None, database=None)
     def many(seed: int) -> None:
         fuzz(target, seed)
 
     many()
-    count("mutated files", LONG)
+    count("mutated files", number)

@@ -15,7 +15,7 @@ from perdure.training import TrainingError
 
 from . import small
 from .compare import contents
-from .conftest import Count
+from .conftest import Count, share
 
 POISON = """
     from pathlib import Path
@@ -96,7 +96,8 @@ def test_the_other_runs_of_a_group_finish(poison: Path) -> None:
 @pytest.mark.faults
 def test_any_step_may_fail(poison: Path, count: Count) -> None:
     draws = random.Random(6)
-    for number in range(100):
+    runs = share(100)
+    for number in range(runs):
         check_poisoned_run(poison, str(number), draws)
-    count("losses made infinite or not a number", 100)
-    count("results compared byte for byte", 100)
+    count("losses made infinite or not a number", runs)
+    count("results compared byte for byte", runs)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,10 +15,10 @@ from perdure import ER, Learner
 from perdure.catalog import METHODS
 from perdure.state import as_bytes
 
-from .conftest import Count
+from .conftest import Count, share
 
-LONG = float(os.environ.get("PERDURE_THREAD_SECONDS", "600"))
-"""Duration of the long test."""
+LONG = share(600)
+"""Seconds of the long test."""
 
 
 def network() -> nn.Module:
@@ -147,7 +146,7 @@ def test_threads_share_a_learner(tmp_path: Path) -> None:
 def test_threads_for_minutes(tmp_path: Path, count: Count) -> None:
     end = time.monotonic() + LONG
     while time.monotonic() < end:
-        steps = one_learner(min(20.0, LONG), tmp_path)
+        steps = one_learner(min(20, LONG), tmp_path)
         two_learners(300)
         count("steps of several threads", steps + 600)
     count("seconds of several threads", LONG)

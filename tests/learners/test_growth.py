@@ -69,7 +69,8 @@ def test_new_rows_depend_on_seed_and_class_and_have_the_scale_of_the_old() -> No
     assert not rows(0, 2).equal(rows(1, 2))
     torch.testing.assert_close(rows(0, 2, 3.0), 3 * rows(0, 2))
     assert 0.5 < float(rows(0, 2).square().mean().sqrt()) < 2
-    assert rows(0, 2, torch.inf).isfinite().all()  # training has diverged
+    diverged = rows(0, 2, torch.inf)
+    assert 0.5 < float(diverged.square().mean().sqrt()) * diverged.shape[1] ** 0.5 < 2
 
 
 def test_optimizer_state_gets_zeros_and_schedulers_continue() -> None:
@@ -294,3 +295,13 @@ def test_run_resumes_after_growth() -> None:
     inputs = samples(0, 4).inputs
     for name, predictor in whole.learner.predictors().items():
         assert resumed.learner.predictors()[name](inputs).equal(predictor(inputs))
+
+
+def test_a_network_that_has_diverged_can_grow() -> None:
+    learner = ER(network(), buffer_size=5)
+    observe(learner, 0, 1, 2)
+    head = linear(learner.network[-1])  # type: ignore[index]
+    nn.init.constant_(head.weight, torch.nan)
+    learner.grow(head.out_features + 2)
+    assert len(head.weight) == head.out_features
+    assert head.weight.grad is None

@@ -111,10 +111,26 @@ def test_networks_of_linear_layers_are_recognised() -> None:
 
 def test_linear_layers_over_sequences_use_gradients() -> None:
     network = nn.Sequential(nn.Linear(4, 6), nn.Flatten(), nn.Linear(18, 3))
-    batch, reference = (Samples(torch.rand(5, 3, 4), torch.arange(5) % 3) for _ in range(2))
+    batch, reference = (Samples(torch.rand(n, 3, 4), torch.arange(n) % 3) for n in (5, 4))
     found = similarity.compare_linear_layers(network, batch, reference)
     expected = similarity.compare_gradients(network, batch, reference)
+    torch.testing.assert_close(found.batch, expected.batch)
     torch.testing.assert_close(found.per_sample(), expected.per_sample())
+
+
+def test_linear_layers_need_no_gradients_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(similarity, "compare_gradients", None)
+    batch, reference = (Samples(torch.rand(n, 4), torch.arange(n) % 3) for n in (5, 4))
+    assert len(similarity.compare_linear_layers(MLP(4, 3), batch, reference).per_sample()) == 5
+
+
+def test_filling_a_memory_exactly_draws_nothing() -> None:
+    memory = GradientBuffer(6)
+    before = memory.insertion.get_state()
+    for _ in range(2):
+        memory.add(Samples(torch.rand(3, 2), torch.arange(3)), torch.ones(3), torch.tensor(True))
+    assert memory.full
+    assert torch.equal(memory.insertion.get_state(), before)
 
 
 def test_zero_gradient_has_cosine_zero() -> None:

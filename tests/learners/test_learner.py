@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
 import math
+import pickle
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -22,7 +24,7 @@ from perdure.learners.predictor import unit_range
 from perdure.networks import MLP
 from perdure.randomness import generator
 from perdure.records import Samples
-from perdure.state import write_file
+from perdure.state import as_bytes, write_file
 
 INPUTS, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
 
@@ -528,3 +530,59 @@ def test_arguments_of_the_wrong_kind_are_refused(network: Any, optimizer: Any, w
 
 def test_every_learner_of_the_catalog_is_public() -> None:
     assert {method.learner.__name__ for method in catalog.METHODS.values()} <= {*perdure.__all__}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda x: pickle.loads(pickle.dumps(x))])
+def test_a_copy_of_a_learner_continues_like_the_original(copied: Any) -> None:
+    learner = ER(linear(), buffer_size=8, seed=3)
+    batch = torch.rand(4, 4), torch.tensor([0, 1, 2, 0])
+    learner.observe(*batch)
+    other = copied(learner)
+    assert other._lock is not learner._lock
+    for each in (learner, other):
+        each.observe(*batch)
+        each.observe(*batch)
+    assert as_bytes(other.state_dict(), {}) == as_bytes(learner.state_dict(), {})
+
+
+class Rehearsal(SGD):
+    """Learns from the samples of a task once more when it ends, and then fails."""
+
+    needs_boundaries = True
+    fails = False
+
+    def __init_subclass__(cls, *, word: str = "", **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+
+    def end_task(self, samples: Samples) -> None:
+        self.observe(samples.inputs, samples.labels)
+        if self.fails:
+            raise KeyError
+
+
+class Named(Rehearsal, word="name"):
+    pass
+
+
+def test_a_step_inside_the_end_of_a_task_is_undone_with_it() -> None:
+    samples = Samples(torch.rand(4, 4), torch.tensor([0, 1, 2, 0]))
+    learner, plain = Named(linear()), SGD(linear())
+    learner.end_task(samples)
+    plain.observe(samples.inputs, samples.labels)
+    assert int(learner.steps) == 1
+    assert as_bytes(learner.state_dict(), {}) == as_bytes(plain.state_dict(), {})
+    learner.fails = True
+    with pytest.raises(KeyError):
+        learner.end_task(samples)
+    assert as_bytes(learner.state_dict(), {}) == as_bytes(plain.state_dict(), {})
+    learner.observe(samples.inputs, samples.labels)
+    plain.observe(samples.inputs, samples.labels)
+    assert as_bytes(learner.state_dict(), {}) == as_bytes(plain.state_dict(), {})
+
+
+def test_batch_norm_accepts_two_samples() -> None:
+    learner = SGD(nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3)))
+    with pytest.raises(ValueError, match="BatchNorm"):
+        learner.observe(torch.rand(1, 4), torch.tensor([0]))
+    learner.observe(torch.rand(2, 4), torch.tensor([0, 1]))
+    assert int(learner.steps) == 1

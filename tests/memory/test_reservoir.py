@@ -222,6 +222,13 @@ def test_invalid_buffer_size_is_rejected(buffer_size: int) -> None:
 # -- drawing --------------------------------------------------------------------------------
 
 
+def test_an_empty_memory_has_no_sample_of_any_class() -> None:
+    memory = Reservoir(3)
+    assert memory.class_counts(2) == [0, 0]
+    memory.add(Samples(torch.rand(2, 2), torch.tensor([1, 1])))
+    assert memory.class_counts(2) == [0, 2]
+
+
 def test_draw_from_an_empty_memory_is_none() -> None:
     memory = Reservoir(4)
     assert memory.draw(3) is None

@@ -57,6 +57,16 @@ IGNORED = [
     *("tests/faults/test_processes.py", "tests/faults/test_threads.py"),
 ]
 """Tests of other processes, which are not mutated, and of chance."""
+DIRECT = {
+    "consistency": "test_clser.py",
+    "episodic": "test_reservoir.py",
+    "gradient_buffer": "test_gss.py",
+    "gradient_similarity": "test_gss.py",
+    "exemplars": "test_icarl.py",
+    "task_buffer": "test_fdr.py",
+    "undo": "test_step.py",
+}
+"""Test files that come first, for modules without one of the same name."""
 LONGEST = 10.0
 """Seconds of the longest test that is used."""
 
@@ -104,10 +114,6 @@ class Mutant:
     column: int
     change: str
     number: int
-
-    @property
-    def key(self) -> Key:
-        return self.file, self.function, self.first_line
 
     @property
     def name(self) -> str:
@@ -293,10 +299,10 @@ def recording() -> Iterator[set[CodeType]]:
 
 @dataclass
 class Known:
-    """What is known about a test: seconds, and the functions that it calls."""
+    """What is known about a test: seconds, and the functions that it calls, by file and name."""
 
     seconds: float
-    calls: set[Key]
+    calls: set[tuple[str, str]]
 
 
 class Tester:
@@ -325,29 +331,28 @@ class Tester:
     # .. what tests call
 
     def learn_calls(self) -> None:
-        """Run every test once, and record which functions it calls."""
+        """Run every test once, unless that was done before, and record what it calls."""
         path = self.out.with_suffix(".calls.json")
-        if not path.exists():
-            files: dict[str, list[pytest.Item]] = {}
-            for item in self.items.values():
-                files.setdefault(item.nodeid.partition("::")[0], []).append(item)
-            with tempfile.TemporaryDirectory() as folder:
-                jobs = [f[i : i + 40] for f in files.values() for i in range(0, len(f), 40)]
-                for job in self.run_children(
-                    jobs, lambda job: self.record(job, Path(folder)), lambda job: 600.0
-                ):
-                    print(job.status, job.what[0].nodeid.partition("::")[0], flush=True)
-                found: dict[str, Any] = {}
-                for part in Path(folder).iterdir():
-                    found |= json.loads(part.read_text())
-            path.write_text(json.dumps(found))
-        for name, (seconds, calls) in json.loads(path.read_text()).items():
+        found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {}
+        files: dict[str, list[pytest.Item]] = {}
+        for name, item in self.items.items():
+            if name not in found:
+                files.setdefault(name.partition("::")[0], []).append(item)
+        jobs = [f[i : i + 40] for f in files.values() for i in range(0, len(f), 40)]
+        with tempfile.TemporaryDirectory() as folder:
+            work = partial(self.record, folder=Path(folder))
+            for job in self.run_children(jobs, work, lambda job: 600.0):
+                print(job.status, job.what[0].nodeid.partition("::")[0], flush=True)
+            for part in Path(folder).iterdir():
+                found |= json.loads(part.read_text())
+        path.write_text(json.dumps(found))
+        for name, (seconds, calls) in found.items():
             if name in self.items and seconds <= LONGEST:
-                self.known[name] = Known(seconds, {(str(a), str(b), int(c)) for a, b, c in calls})
+                self.known[name] = Known(seconds, {(file, function) for file, function, _ in calls})
         print(f"{len(self.known)} tests of {sum(k.seconds for k in self.known.values()):.0f} s")
 
     def record(self, items: list[pytest.Item], folder: Path) -> None:
-        """In a child: run the tests of one file, except those that fail."""
+        """In a child: run tests of one file; those that fail are not used."""
         failed: set[str] = set()
         self.on_failure = failed.add
         found: dict[str, tuple[float, list[Key]]] = {}
@@ -358,8 +363,8 @@ class Tester:
                 item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
             places = (_place(code) for code in codes if code.co_filename.startswith(prefix))
             calls = [(str(Path(p[0]).relative_to(ROOT)), p[1], p[2]) for p in places]
-            if item.nodeid not in failed:
-                found[item.nodeid] = time.monotonic() - began, calls
+            seconds = time.monotonic() - began if item.nodeid not in failed else 1e9
+            found[item.nodeid] = seconds, calls
         (folder / str(os.getpid())).write_text(json.dumps(found))
 
     # .. mutants
@@ -370,6 +375,13 @@ class Tester:
         if self.out.exists():
             lines = [json.loads(line) for line in self.out.read_text().splitlines()]
             done = {line["name"]: line["status"] for line in lines}
+        if self.options.survivors_of:
+            lines = [
+                json.loads(x) for x in Path(self.options.survivors_of).read_text().splitlines()
+            ]
+            lived = [line for line in lines if line["status"] == "survived"]
+            chosen = {(line["file"], line["function"], line["change"]) for line in lived}
+            mutants = [m for m in mutants if (m.file, m.function, m.change) in chosen]
         todo = [mutant for mutant in mutants if mutant.name not in done]
         print(f"{len(mutants)} mutants, {len(todo)} to try", flush=True)
         live_functions()
@@ -405,11 +417,16 @@ class Tester:
 
     def tests_of(self, mutant: Mutant) -> list[str]:
         """The tests that call the function: the most direct and the fastest files first."""
-        names = [name for name, known in self.known.items() if mutant.key in known.calls]
+        names = [
+            name
+            for name, known in self.known.items()
+            if (mutant.file, mutant.function) in known.calls
+        ]
         files: dict[str, list[str]] = {}
         for name in names:
             files.setdefault(name.partition("::")[0], []).append(name)
-        direct = f"test_{Path(mutant.file).stem}.py"
+        stem = Path(mutant.file).stem
+        direct = DIRECT.get(stem, f"test_{stem}.py")
 
         def order(file: str) -> tuple[bool, float]:
             seconds = sum(self.known[name].seconds for name in files[file])
@@ -530,6 +547,7 @@ def main() -> None:
     parser.add_argument("--time-limit", type=float, default=1e9, help="seconds for everything")
     parser.add_argument("--seconds-per-mutant", type=float, default=20, help="of tests, at most")
     parser.add_argument("--seed", type=int, default=0, help="of the order of the mutants")
+    parser.add_argument("--survivors-of", help="only the changes that survived in this file")
     parser.add_argument("--out", default="mutants.jsonl")
     options = parser.parse_args()
     options.out = str(Path(options.out).absolute())

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.files import digest, write_manifest
 from perdure.results import RunFolder, collect, read_run
-from perdure.results.records import with_analysis
+from perdure.results.records import Facts, with_analysis
 
 from . import made
 from .made import change, record, write
@@ -211,3 +212,18 @@ def test_whatever_a_file_contains_the_other_run_is_read(
         assert setting.label
         assert setting.command
         json.dumps(setting.summary())
+
+
+def read_shape(shape: object) -> object:
+    return msgspec.convert({"hash": "", "seed": 0, "data": "", "shape": shape}, Facts).shape
+
+
+@pytest.mark.parametrize("shape", [{"a": 3}, [[2, {"a": 3}]], [True], [-1], [10**30], [[2], "x"]])
+def test_a_shape_is_made_of_lists_of_sizes(shape: object) -> None:
+    with pytest.raises(msgspec.ValidationError, match="shape"):
+        read_shape(shape)
+
+
+@pytest.mark.parametrize("shape", [[], [3, 8], {"a": [3], "b": [[2], [4]]}])
+def test_a_shape_is_read(shape: object) -> None:
+    assert read_shape(shape) == shape

@@ -8,6 +8,7 @@ import itertools
 import math
 import os
 import platform
+import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -143,16 +144,37 @@ def open_study(search: Search) -> optuna.Study:
         ValueError: If the storage cannot be used.
     """
     try:
-        return optuna.create_study(
+        study = optuna.create_study(
             storage=_storage(search.storage),
             study_name=search.name,
             direction="maximize",
             load_if_exists=True,
         )
+        for trial in study.get_trials(deepcopy=False):
+            _check_trial(trial, search)
+        return study
     except Exception as error:  # from the file system or from any database driver
         place = search.storage.rpartition("@")[2]  # without a password
         reason = str(error).strip().splitlines()[:1] or [type(error).__name__]
         raise ValueError(f"--storage {place} cannot be used: {reason[0]}") from error
+
+
+def _check_trial(trial: FrozenTrial, search: Search) -> None:
+    """Raise ValueError unless this is a trial of the search, as `ask` and `_conduct` make them."""
+    found = trial.user_attrs
+    values = [trial.value, *found.get("by_seed", [])]
+    is_whole = len(values) == 1 + len(search.seeds) and all(
+        isinstance(value, int | float) and 0 <= value <= 100 for value in values
+    )
+    if (
+        (trial.state == TrialState.COMPLETE and not is_whole)
+        or not trial.params.keys() <= search.space.keys()
+        or not all(isinstance(value, int | float) for value in trial.params.values())
+        or not isinstance(found.get("place", 0), int)
+        or not isinstance(found.get("reason", ""), str)
+        or not re.fullmatch(r"\S* \d{1,18}:\d*", found.get("process", " 0:"))
+    ):
+        raise ValueError(f"trial {trial.number} is not one that perdure wrote")
 
 
 def _storage(place: str) -> str | BaseStorage:

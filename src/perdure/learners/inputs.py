@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from perdure.structures import Inputs, as_tensors, dtype_name, layout, leaves, length, map_leaves
-from perdure.undo import on_failure
+from perdure.undo import save_hooks
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -143,7 +143,8 @@ class SmallestBatch:
         self._handles: list[Any] = []
 
     def __enter__(self) -> SmallestBatch:
-        on_failure(self.__exit__)
+        for norm in self._norms:
+            save_hooks(norm)
         for norm in self._norms:
             self._handles.append(norm.register_forward_pre_hook(self._inspect))
         return self

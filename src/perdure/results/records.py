@@ -59,12 +59,10 @@ class Facts(Struct, frozen=True, kw_only=True):
 
 def _check_sizes(shape: object, depth: int = 0) -> None:
     """Raise ValueError unless this is a nested list or dict of a tensor's sizes."""
-    if isinstance(shape, dict):
-        shape = list(shape.values())
-    if not isinstance(shape, list) or len(shape) > 64 or depth > 8:
+    if not isinstance(shape, list | dict) or len(shape) > 64 or depth > 8:
         raise ValueError(f"shape is {str(shape)[:40]}; expected sizes")
-    for part in shape:
-        if not isinstance(part, int) or isinstance(part, bool):
+    for part in shape.values() if isinstance(shape, dict) else shape:
+        if isinstance(shape, dict) or type(part) is not int:
             _check_sizes(part, depth + 1)
         elif not 0 <= part <= MAX_SIZE:
             raise ValueError(f"shape has the size {str(part)[:20]}; expected 0 to {MAX_SIZE}")

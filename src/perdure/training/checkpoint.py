@@ -131,7 +131,7 @@ class CheckpointStore:
             run.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"{path}: {error}; use --restart to start over") from None
-        except (KeyError, TypeError, AttributeError, RuntimeError) as error:
+        except (LookupError, TypeError, AttributeError, RuntimeError, OverflowError) as error:
             raise ValueError(f"{path} does not contain the state of a run: {error}") from None
         self._truncate_events(checkpoint)
         # Those after it are damaged, or missing for another run of the group.

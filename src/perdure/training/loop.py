@@ -154,6 +154,11 @@ class Run:
                 f"the state is in task {position.task + 1}, but {self.stream.name} has "
                 f"{len(self.stream.tasks)} tasks"
             )
+        step, metrics_step = int(state["step"]), int(state["metrics_step"])
+        if not 0 <= metrics_step <= step:
+            raise ValueError(f"the state is at step {step}, its metrics at {metrics_step}")
+        if position.epoch < 0 or position.batch < 0:
+            raise ValueError(f"the state is at epoch {position.epoch}, batch {position.batch}")
         if bool(state.get("prequential")) != (self.predicted is not None):
             raise ValueError("only one of the run and its state has prequential evaluation")
         if self.predicted is not None:
@@ -162,7 +167,7 @@ class Run:
         self.record.load_state_dict(state["record"])
         self.epoch_order = state["order"].clone()
         self.order.set_state(self.epoch_order)
-        self.step, self.metrics_step = int(state["step"]), int(state["metrics_step"])
+        self.step, self.metrics_step = step, metrics_step
         self.position = position
         if (task := self._task()) is not None:
             task.load_state_dict(state.get("source", {}))

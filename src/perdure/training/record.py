@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+import msgspec
+
 from perdure.evaluation import (
     Accuracies,
     PrequentialAccuracy,
@@ -21,6 +23,19 @@ from perdure.streams import Stream
 
 Row = list[float | None]
 """Accuracy on each test of the stream, in percent; None where it was not evaluated."""
+
+
+class _Content(msgspec.Struct):
+    """What the state of a record contains."""
+
+    moments: list[int]
+    class_il: dict[str, list[Row]]
+    task_il: dict[str, list[Row]]
+    per_class: dict[str, Row]
+    totals: dict[str, float]
+    steps: int
+    cut: bool
+    prequential: PrequentialAccuracy | None
 
 
 class Record:
@@ -99,11 +114,29 @@ class Record:
         return {"content": json.dumps(content)}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore the content of another record of the same stream and predictors."""
-        content = json.loads(state["content"])
-        if content["prequential"] is not None:
-            content["prequential"] = PrequentialAccuracy(**content["prequential"])
-        vars(self).update(content)
+        """Restore the content of another record of the same stream and predictors.
+
+        Raises:
+            ValueError: If the content is of another stream or other predictors, or damaged.
+        """
+        try:
+            content = msgspec.convert(json.loads(state["content"]), _Content)
+        except (msgspec.ValidationError, RecursionError) as error:
+            raise ValueError(f"its record is damaged: {error}") from None
+        tests, evaluations = len(self.stream.tests), len(content.moments)
+        tables = [*content.class_il.values(), *filter(None, content.task_il.values())]
+        rows = [row for table in tables for row in table]
+        if (
+            any(list(table) != list(self.class_il) for table in (content.class_il, content.task_il))
+            or any(len(table) != evaluations for table in tables)
+            or any(len(row) != tests for row in rows)
+            or not all(value is None or 0 <= value <= 100 for row in rows for value in row)
+            or content.moments != sorted(set(content.moments))
+            or not all(-1 <= moment < len(self.stream.tasks) for moment in content.moments)
+            or content.steps < 0
+        ):
+            raise ValueError("its record is not one of this stream and these predictors")
+        vars(self).update(msgspec.structs.asdict(content))
 
     def latest(self) -> float | None:
         """Mean accuracy of the first predictor on the tasks seen, at the last evaluation.
