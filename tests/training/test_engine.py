@@ -22,7 +22,7 @@ from perdure.learners import (
     Learner,
     MeanER,
 )
-from perdure.records import Samples
+from perdure.records import Samples, join
 from perdure.streams import CropFlip
 from perdure.training import engine as engines
 from perdure.training.engine import Eager, Recorded, _RecordedLearner
@@ -49,7 +49,7 @@ def build(kind: type[Learner], network: str = "mlp", seed: int = 0, **other: obj
     if kind not in (SGD, GEM, ICaRL):
         other["memory_batch"] = BATCH
     if kind in (AGEM, GEM):
-        other["tasks"] = 2
+        other["tasks"] = 4
     return kind(model, augment=CropFlip(1), seed=seed, **{"lr": 0.05, **other})  # type: ignore[arg-type]
 
 
@@ -65,10 +65,11 @@ def batches(count: int, last: int = BATCH) -> list[Samples]:
 
 
 def train(engine: Eager, learner: Learner, supply: list[Samples]) -> Learner:
-    for number, batch in enumerate(supply):
+    """Take a step per batch; a task ends after every 15."""
+    for number, batch in enumerate(supply, 1):
         engine.step(learner, batch)
-        if number == len(supply) // 2 and learner.needs_boundaries:
-            learner.end_task(batch)
+        if number % 15 == 0 and learner.needs_boundaries:
+            learner.end_task(join(*supply[number - 15 : number]))
     return learner
 
 
@@ -90,7 +91,7 @@ def only(engine: Recorded) -> _RecordedLearner:
 @pytest.mark.parametrize("network", ["mlp", "cnn"])
 @pytest.mark.parametrize("kind", METHODS)
 def test_recorded_steps_equal_eager_steps_bit_for_bit(kind: type[Learner], network: str) -> None:
-    supply, engine = batches(40, last=5), Recorded()
+    supply, engine = batches(55, last=5), Recorded()
     eager = train(Eager(), build(kind, network), supply)
     recorded = train(engine, build(kind, network), supply)
     assert only(engine).recording is not None
