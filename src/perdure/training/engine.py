@@ -70,6 +70,14 @@ class Eager:
         return []
 
 
+def _key(learner: Learner, batch: Samples) -> Hashable:
+    """Return what must agree for a step to consist of the same operations as another."""
+    inputs = batch.inputs
+    kind = (inputs.dtype, inputs.shape) if isinstance(inputs, Tensor) else layout(inputs)
+    rates = tuple(float(group["lr"]) for group in learner.optimizer.param_groups)
+    return kind, len(batch.labels), learner.host_state(), learner.grown, rates
+
+
 class Recorded(Eager):
     """Replays the recorded operations of a step on a CPU, which gives the same bits as `Eager`.
 
@@ -250,11 +258,3 @@ class _CapturedLearner:
             self.fallback = f"{type(self.learner).__name__} could not be captured: {reason}"
         else:
             self.graph, self.captured_key = graph, self.key
-
-
-def _key(learner: Learner, batch: Samples) -> Hashable:
-    """Return what must agree for a step to consist of the same operations as another."""
-    inputs = batch.inputs
-    kind = (inputs.dtype, inputs.shape) if isinstance(inputs, Tensor) else layout(inputs)
-    rates = tuple(float(group["lr"]) for group in learner.optimizer.param_groups)
-    return kind, len(batch.labels), learner.host_state(), learner.grown, rates
