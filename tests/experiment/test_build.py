@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,14 @@ from torch import nn
 from perdure import CLSER, ER, Learner, load_run
 from perdure.catalog import METHODS, find_learner
 from perdure.config import RunConfig
-from perdure.experiment.build import build_run, initialised, read_dataset
+from perdure.experiment.build import build_engine, build_run, initialised, read_dataset
 from perdure.experiment.resolve import resolve
 from perdure.memory import SemanticMemory
 from perdure.results.folder import RunFolder
 from perdure.state import as_bytes
 from perdure.streams import Scale
 from perdure.training import Run
+from perdure.training.engine import Eager, Recorded
 
 from . import short
 from .conftest import Write
@@ -289,6 +291,13 @@ def test_a_run_of_a_users_method_stream_and_network_is_loaded(write: Write, tmp_
     assert learner.strength == 3  # type: ignore[attr-defined]
     assert torch.equal(learner.normalise(torch.ones(2)), torch.ones(2) / 2)
     learner.observe(torch.rand(4, 6), torch.tensor([0, 1, 2, 3]))
+
+
+def test_only_the_steps_of_known_code_are_recorded() -> None:
+    config = resolve("s-mnist", "er", 20, dataset="mnist5k")
+    assert isinstance(build_engine(config), Recorded)
+    for own in ({"method": "mine:Mine"}, {"network": "mine:network"}, {"optimizer": "mine:sgd"}):
+        assert type(build_engine(replace(config, **own))) is Eager  # type: ignore[arg-type]
 
 
 def test_the_settings_in_a_run_folder_are_those_of_the_run(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from perdure.streams import Augment, ComposedTask, Normaliser, Scale, Stream
 from perdure.streams.from_files import FILE_STREAMS, stream_from_files
 from perdure.structures import as_shape
 from perdure.training.distributed import divide
-from perdure.training.engine import Captured, Eager
+from perdure.training.engine import Captured, Eager, Recorded
 from perdure.training.loop import Interrupted, Run, check_network
 
 MAX_LAYERS = 8
@@ -289,7 +289,8 @@ def initialised(make: Callable[..., Any], shape: Any, classes: int, seed: int) -
 def build_engine(config: RunConfig) -> Eager:
     """The engine, with the process-wide switches of torch that it needs."""
     if config.device == "cpu":
-        return Eager()
+        # A user's code need not follow the rules of `Learner`, on which a recording depends.
+        return Eager() if config.user_code() or config.ranks > 1 else Recorded()
     torch.use_deterministic_algorithms(config.deterministic)
     torch.backends.cudnn.benchmark = not config.deterministic
     if config.engine == "eager":

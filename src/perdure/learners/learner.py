@@ -408,12 +408,18 @@ class Learner(Undoable, ABC):
             self.optimizer.step()
 
     @contextmanager
-    def randomness(self) -> Iterator[None]:
+    def randomness(self, *, swap: bool = True) -> Iterator[None]:
         """Replace torch's global generators, which dropout uses, with the learner's own.
 
         Other threads wait, if they use this learner or the global generators of any.
+
+        Args:
+            swap: Whether to replace the generators: not necessary if nothing draws from them.
         """
         with self._lock, _global_generators:
+            if not swap:
+                yield
+                return
             outside = _global_state(self.device)
             _set_global_state(self._global_random, self.device)
             try:

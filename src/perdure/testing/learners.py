@@ -25,6 +25,7 @@ from perdure.testing.rules import (
     require_value_error,
     rule,
 )
+from perdure.training.engine import Eager, Recorded
 
 MakeLearner = Callable[..., Learner]
 """Called as `make(network, seed=0)`, and in some checks with `optimizer` or `grow` as well: usually
@@ -551,6 +552,25 @@ def separable_classes_are_learned(make: MakeLearner) -> None:
         inputs, labels, _ = case.samples(_ALL, 100, seed=1000)
         correct = int((learner.predict(inputs) == labels).sum())
         require(correct >= 90, f"{case.name}: {correct} of 100 samples are classified correctly")
+
+
+@rule(LEARNER_CHECKS)
+def recorded_steps_equal_eager_steps(make: MakeLearner) -> None:
+    """A step that can be captured does the same operations again when they are replayed."""
+    for case in (_LINEAR, _DROPOUT, _BATCHNORM):
+        events = []
+        for task, classes in enumerate([(0, 1), (2, 3)]):
+            samples = case.samples(classes, 123, seed=task)
+            events += [_Event("observe", samples.slice(i, i + 8)) for i in range(0, 123, 8)]
+            events.append(_Event("end_task", samples))
+        eager, recorded = (make(case.network(), seed=0) for _ in range(2))
+        for engine, learner in ((Eager(), eager), (Recorded(), recorded)):
+            for call, samples in events:
+                if call == "observe":
+                    engine.step(learner, samples)
+                elif learner.needs_boundaries:
+                    learner.end_task(samples)
+        _require_same(f"{case.name}: replayed steps", eager, recorded)
 
 
 # -- growth ---------------------------------------------------------------------------------

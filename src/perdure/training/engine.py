@@ -13,9 +13,12 @@ from perdure.evaluation import Prequential
 from perdure.learners import Learner
 from perdure.records import Samples
 from perdure.structures import layout, map_leaves
+from perdure.training.recording import Recording
 
 WARM_STEPS = 3
 """Identical eager steps before a capture, in which libraries choose their kernels."""
+MAX_RECORDED_BYTES = 2**26
+"""Largest total size of the results in a step that is recorded, which keeps all of them."""
 
 
 class Eager:
@@ -65,6 +68,69 @@ class Eager:
     def fallbacks(self) -> list[str]:
         """Reasons why learners run eagerly although the engine could do better."""
         return []
+
+
+def _key(learner: Learner, batch: Samples) -> Hashable:
+    """Return what must agree for a step to consist of the same operations as another."""
+    inputs = batch.inputs
+    kind = (inputs.dtype, inputs.shape) if isinstance(inputs, Tensor) else layout(inputs)
+    rates = tuple(float(group["lr"]) for group in learner.optimizer.param_groups)
+    return kind, len(batch.labels), learner.host_state(), learner.grown, rates
+
+
+class Recorded(Eager):
+    """Replays the recorded operations of a step on a CPU, which gives the same bits as `Eager`.
+
+    A recording is valid as long as a CUDA graph would be (see `Captured`). Other steps run eagerly,
+    as do those that read values on the host and those of large networks, which would gain nothing.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.learners: dict[int, _RecordedLearner] = {}
+
+    def step(self, learner: Learner, batch: Samples) -> None:
+        """Replay the learner's recording on the batch, or run the step eagerly if none is valid."""
+        recorded = self.learners.get(id(learner))
+        if recorded is None:
+            recorded = self.learners[id(learner)] = _RecordedLearner(learner)
+        recorded.step(batch)
+
+
+class _RecordedLearner:
+    """One learner with, after enough identical steps, the recording of a step."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.eager_only = not learner.capturable
+        self.recording: Recording | None = None
+        self.recorded_key: Hashable = None
+        self.key: Hashable = None
+        self.repeated = 0
+        self.input: list[Tensor] = []
+
+    def step(self, batch: Samples) -> None:
+        key = _key(self.learner, batch)
+        if self.recording is not None and key == self.recorded_key:
+            for static, tensor in zip(self.input, batch.tensors(), strict=True):
+                static.copy_(tensor)
+            with self.learner.randomness(swap=self.recording.draws_globally):
+                self.recording.replay()
+            return
+        self.repeated = self.repeated + 1 if key == self.key else 0
+        self.key = key
+        with self.learner.randomness():
+            if self.repeated >= WARM_STEPS and not self.eager_only:
+                self._record(batch.map(torch.clone))
+            else:
+                self.learner.step(batch.inputs, batch.labels)
+
+    def _record(self, batch: Samples) -> None:
+        with Recording(MAX_RECORDED_BYTES) as recording:
+            self.learner.step(batch.inputs, batch.labels)
+        self.eager_only = bool(recording.problem)
+        if not self.eager_only:
+            self.recording, self.recorded_key, self.input = recording, self.key, batch.tensors()
 
 
 class Captured(Eager):
@@ -140,7 +206,7 @@ class _CapturedLearner:
         with torch.cuda.stream(self.stream), self.learner.randomness():
             for tensor in batch.tensors():
                 tensor.record_stream(self.stream)  # allocated on another stream
-            key = self._key(batch)
+            key = _key(self.learner, batch)
             self.repeated = self.repeated + 1 if key == self.key else 0
             self.key = key
             warm = self.repeated >= self.engine.warm_steps
@@ -156,11 +222,6 @@ class _CapturedLearner:
             else:
                 with self._compiled():
                     self._run_eagerly(batch)
-
-    def _key(self, batch: Samples) -> Hashable:
-        rates = tuple(float(group["lr"]) for group in self.learner.optimizer.param_groups)
-        host = self.learner.host_state(), self.learner.grown
-        return layout(batch.inputs), len(batch.labels), host, rates
 
     def _run_eagerly(self, batch: Samples) -> None:
         with self.engine.autocast():

@@ -1,0 +1,175 @@
+"""Recorded steps on a CPU give the results of eager ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from perdure.learners import (
+    AGEM,
+    CLSER,
+    DER,
+    DERPP,
+    ER,
+    ERACE,
+    FDR,
+    GEM,
+    GSS,
+    MER,
+    SGD,
+    ICaRL,
+    Learner,
+    MeanER,
+)
+from perdure.records import Samples, join
+from perdure.streams import CropFlip
+from perdure.training import engine as engines
+from perdure.training.engine import Eager, Recorded, _RecordedLearner
+
+BATCH = 8
+METHODS: list[type[Learner]] = [
+    *(SGD, ER, MeanER, CLSER, ERACE, DER, DERPP, FDR, AGEM, MER, ICaRL),
+]
+
+
+def layers(kind: str) -> nn.Module:
+    if kind == "mlp":
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 4))
+    width = nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
+    return nn.Sequential(*width, nn.Flatten(), nn.Dropout(0.2), nn.Linear(54, 4))
+
+
+def build(kind: type[Learner], network: str = "mlp", seed: int = 0, **other: object) -> Learner:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = layers(network)
+    if kind is not SGD:
+        other["buffer_size"] = 40
+    if kind not in (SGD, GEM, ICaRL):
+        other["memory_batch"] = BATCH
+    if kind in (AGEM, GEM):
+        other["tasks"] = 4
+    return kind(model, augment=CropFlip(1), seed=seed, **{"lr": 0.05, **other})  # type: ignore[arg-type]
+
+
+def batches(count: int, last: int = BATCH) -> list[Samples]:
+    draws = torch.Generator().manual_seed(7)
+    return [
+        Samples(
+            torch.randint(0, 256, (n, 1, 6, 6), generator=draws).byte(),
+            torch.randint(0, 4, (n,), generator=draws),
+        )
+        for n in [BATCH] * (count - 1) + [last]
+    ]
+
+
+def train(engine: Eager, learner: Learner, supply: list[Samples]) -> Learner:
+    """Take a step per batch; a task ends after every 15."""
+    for number, batch in enumerate(supply, 1):
+        engine.step(learner, batch)
+        if number % 15 == 0 and learner.needs_boundaries:
+            learner.end_task(join(*supply[number - 15 : number]))
+    return learner
+
+
+def equal(one: Learner, other: Learner) -> bool:
+    def flat(state: object) -> list[Tensor]:
+        if isinstance(state, dict):
+            return [t for key in sorted(state) for t in flat(state[key])]
+        return [state] if isinstance(state, Tensor) else []
+
+    states = flat(one.state_dict()), flat(other.state_dict())
+    return all(a.equal(b) for a, b in zip(*states, strict=True))
+
+
+def only(engine: Recorded) -> _RecordedLearner:
+    (recorded,) = engine.learners.values()
+    return recorded
+
+
+@pytest.mark.parametrize("network", ["mlp", "cnn"])
+@pytest.mark.parametrize("kind", METHODS)
+def test_recorded_steps_equal_eager_steps_bit_for_bit(kind: type[Learner], network: str) -> None:
+    supply, engine = batches(55, last=5), Recorded()
+    eager = train(Eager(), build(kind, network), supply)
+    recorded = train(engine, build(kind, network), supply)
+    assert only(engine).recording is not None
+    assert equal(eager, recorded)
+
+
+def test_recorded_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    supply, engine, learner = batches(30), Recorded(), build(CLSER)
+    train(engine, learner, supply[:20])
+    monkeypatch.setattr(CLSER, "step", lambda *_: pytest.fail("the step ran eagerly"))
+    train(engine, learner, supply[20:])
+    assert int(learner.steps) == 30
+
+
+def test_several_learners_do_not_affect_each_other() -> None:
+    supply, engine = batches(30), Recorded()
+    alone = train(Recorded(), build(CLSER, seed=1), supply)
+    several = [build(CLSER, seed=seed) for seed in range(3)]
+    for batch in supply:
+        for learner in several:
+            engine.step(learner, batch)
+    assert equal(alone, several[1])
+    assert not equal(alone, several[2])
+
+
+@pytest.mark.parametrize("kind", [ER, CLSER, DERPP, ICaRL])
+def test_grown_networks_are_recorded_again(kind: type[Learner]) -> None:
+    supply, engine = batches(50), Recorded()
+    for batch in supply[25:]:
+        batch.labels.add_(2)
+    eager, recorded = build(kind), build(kind)
+    for each, learner in ((Eager(), eager), (engine, recorded)):
+        train(each, learner, supply[:25])
+        learner.grow(6)
+        train(each, learner, supply[25:])
+    assert only(engine).recorded_key == only(engine).key
+    assert equal(eager, recorded)
+
+
+def test_a_new_learning_rate_takes_effect() -> None:
+    supply = batches(40)
+    eager, recorded = build(ER), build(ER)
+    for engine, learner in ((Eager(), eager), (Recorded(), recorded)):
+        train(engine, learner, supply[:20])
+        learner.optimizer.param_groups[0]["lr"] = 0.01
+        train(engine, learner, supply[20:])
+    assert equal(eager, recorded)
+
+
+@pytest.mark.parametrize("kind", [GEM, GSS, ER])
+def test_steps_that_read_values_run_eagerly(kind: type[Learner]) -> None:
+    def learner() -> Learner:
+        if kind is not ER:
+            return build(kind)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(0)
+            network = layers("mlp")
+        adam = torch.optim.Adam(network.parameters())  # reads its number of steps
+        return ER(network, buffer_size=40, memory_batch=BATCH, optimizer=adam)
+
+    supply, engine = batches(20), Recorded()
+    eager, recorded = train(Eager(), learner(), supply), train(engine, learner(), supply)
+    assert only(engine).recording is None
+    assert equal(eager, recorded)
+
+
+def test_large_steps_run_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "MAX_RECORDED_BYTES", 10_000)
+    supply, engine = batches(20), Recorded()
+    eager, recorded = train(Eager(), build(ER), supply), train(engine, build(ER), supply)
+    assert only(engine).recording is None
+    assert equal(eager, recorded)
+
+
+def test_a_learner_saved_between_recorded_steps_resumes_bit_for_bit() -> None:
+    supply = batches(40)
+    whole = train(Recorded(), build(CLSER, "cnn"), supply)
+    first, second = build(CLSER, "cnn"), build(CLSER, "cnn", seed=5)
+    train(Recorded(), first, supply[:25])
+    second.load_state_dict(first.state_dict())
+    assert equal(whole, train(Recorded(), second, supply[25:]))
