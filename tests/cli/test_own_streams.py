@@ -80,6 +80,8 @@ def test_settings_apply_to_the_methods_that_have_them(call: Call, here: Path) ->
     assert "--update applies to mean-er and clser only" in ended.err
     assert "--stable-window applies to clser only" in ended.err
     assert "seed 0 of er on quarters, buffer 500" in ended.err
+    alone = call(*RUN, "--method", "clser", "--stable-window", "0", "--out", "alone")
+    assert " only" not in alone.err
     updates = {method: found["update"] for method, found in configs(here).items()}
     assert updates == {"er": "random", "mean-er": "regular", "clser": "regular"}
 

@@ -165,7 +165,7 @@ def run(options: RunOptions) -> int:
             setting.folder(out, seed).refuse_if_locked()
     if not options.output.quiet:
         notes = [note for config in configs for note in config.notes]
-        notes += _partial_notes(options, configs)
+        notes += _partial_notes(options, [config.method for config in configs])
         notes += [note for s in settings for note in _notes(s, out)]
         for note in dict.fromkeys(notes):
             print_status(f"note: {note}")
@@ -241,16 +241,21 @@ def _has_updates(method: str) -> bool:
     return "update" in accepted(find_learner(method))
 
 
-def _partial_notes(options: RunOptions, configs: Sequence[RunConfig]) -> list[str]:
+def _partial_notes(options: RunOptions, methods: Sequence[str]) -> list[str]:
     """The settings that apply to some of the methods only."""
-    given = {name for name, value in asdict(options.hyperparameters).items() if value is not None}
-    having = {name: [c for c in configs if name in c.hyperparameters] for name in sorted(given)}
+    from perdure.experiment.resolve import hyperparameter_names
+
+    known = {
+        method: hyperparameter_names(method, options.optimizer.optimizer) for method in methods
+    }
+    given = [name for name, value in asdict(options.hyperparameters).items() if value is not None]
+    having = {name: [method for method in methods if name in known[method]] for name in given}
     if options.update != "random":
-        having["update"] = [c for c in configs if _has_updates(c.method)]
+        having["update"] = [method for method in methods if _has_updates(method)]
     return [
-        f"--{name.replace('_', '-')} applies to {' and '.join(c.method for c in found)} only"
+        f"--{name.replace('_', '-')} applies to {' and '.join(found)} only"
         for name, found in having.items()
-        if len(found) < len(configs)
+        if len(found) < len(methods)
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from perdure.files import digest_file
@@ -68,12 +69,15 @@ def track(experiment: str) -> OpenLog:
     Raises:
         ValueError: If the experiment is not available.
     """
+    # By default, MLflow waits for a server for minutes, and training with it.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     try:
         client = mlflow.MlflowClient()
         found = client.get_experiment_by_name(experiment)
         experiment_id = found.experiment_id if found else client.create_experiment(experiment)
     except Exception as error:  # MLflow's own, or those of the storage
-        raise ValueError(f"--mlflow {experiment} is not available: {error}") from None
+        reason = " ".join(str(error).split())[:200]
+        raise ValueError(f"--mlflow {experiment} is not available: {reason}") from None
 
     def start(run: RunFolder) -> MLflowLog | None:
         name = "/".join(run.path.parts[-3:])
