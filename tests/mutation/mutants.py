@@ -452,7 +452,7 @@ class Tester:
             return f"invalid {error}"
         self.on_failure = lambda name: end(f"killed {name}")
         for name, following in zip(names, [*names, None][1:], strict=True):
-            signal.setitimer(signal.ITIMER_REAL, 5 + 10 * self.known[name].seconds)
+            signal.setitimer(signal.ITIMER_PROF, 5 + 10 * self.known[name].seconds)
             item, after = self.items[name], self.items[following] if following else None
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         return f"survived {len(names)} tests"
@@ -529,7 +529,7 @@ class Job:
         shutil.rmtree(self.folder, ignore_errors=True)
         if not text:
             code = os.waitstatus_to_exitcode(status)
-            late = code in (-signal.SIGALRM, -signal.SIGKILL)
+            late = code in (-signal.SIGPROF, -signal.SIGKILL)
             text = f"{'timeout' if late else 'killed'} exit status {code}"
         self.status, _, self.message = text.partition(" ")
         return True
