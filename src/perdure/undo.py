@@ -5,8 +5,8 @@ rarely changes is saved just before a step changes it, with the functions of thi
 rows of a memory, generators. They do nothing unless a step is under way.
 
 Copies of all weights would take too long for small networks. Where a step does not read weights
-after it has changed them, `postpone` executes the changes at its end instead: operations in place,
-which allocate nothing, in one call that no Python code and therefore no signal can interrupt.
+or stored samples after it has changed them, `postpone` executes the changes at its end instead:
+operations in place, in one call that no Python code and therefore no signal can interrupt.
 """
 
 from __future__ import annotations
