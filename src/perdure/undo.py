@@ -5,8 +5,8 @@ rarely changes is saved just before a step changes it, with the functions of thi
 rows of a memory, generators. They do nothing unless a step is under way.
 
 Copies of all weights would take too long for small networks. Where a step does not read weights
-after it has changed them, `postpone` executes the changes at its end instead: operations in place,
-which allocate nothing, in one call that no Python code and therefore no signal can interrupt.
+or stored samples after it has changed them, `postpone` executes the changes at its end instead:
+operations in place, in one call that no Python code and therefore no signal can interrupt.
 """
 
 from __future__ import annotations
@@ -86,9 +86,12 @@ class Snapshot:
             self.actions.append((generator.set_state, (generator.get_state(),)))
         for part in contents.stateful:
             self.actions.append((part.load_state_dict, (part.state_dict(),)))
-        _enable_gradients(False)
-        self.save(None, contents.tensors)
-        _enable_gradients(self._gradients)
+        if contents.scalars:
+            self.actions.append((_fill, (contents.scalars, [s.item() for s in contents.scalars])))
+        if contents.tensors:
+            _enable_gradients(False)
+            self.save(None, contents.tensors)
+            _enable_gradients(self._gradients)
         self.postponed = [] if may_postpone else None
         self.taken = True
         _current.snapshot = self
@@ -170,12 +173,19 @@ def _copy(tensors: list[Tensor], copies: list[Tensor]) -> None:
         tensor.copy_(copy)
 
 
+def _fill(scalars: list[Tensor], values: list[float]) -> None:
+    for scalar, value in zip(scalars, values, strict=True):
+        scalar.fill_(value)
+
+
 class _Contents:
     """What is saved of an object, found once and used until an attribute is replaced."""
 
     def __init__(self, owner: Undoable) -> None:
         self._entries: list[_Entries] = []
         self.tensors: list[Tensor] = []
+        self.scalars: list[Tensor] = []
+        """Single numbers on a CPU, such as counters: faster to read than to copy."""
         self.generators: list[torch.Generator] = []
         self.stateful: list[Stateful] = []
         self._add_object(owner)
@@ -203,7 +213,7 @@ class _Contents:
                     if module._buffers:
                         self._add_dict(module._buffers)
             elif isinstance(value, Tensor):
-                self.tensors.append(value)
+                self._add_tensor(value)
             elif isinstance(value, torch.Generator):
                 self.generators.append(value)
             elif isinstance(value, Undoable):
@@ -216,7 +226,13 @@ class _Contents:
     def _add_dict(self, current: dict[Any, Any]) -> None:
         kept = _Entries(current)
         self._entries.append(kept)
-        self.tensors += (v for v in kept.values if isinstance(v, Tensor))
+        for value in kept.values:
+            if isinstance(value, Tensor):
+                self._add_tensor(value)
+
+    def _add_tensor(self, tensor: Tensor) -> None:
+        is_scalar = not tensor.ndim and tensor.device.type == "cpu"
+        (self.scalars if is_scalar else self.tensors).append(tensor)
 
 
 class _Entries:

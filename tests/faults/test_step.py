@@ -38,8 +38,8 @@ class Calls:
 
     Events are calls and returns. Not counted as calls: generators, which are also called to be
     closed, where Python ignores exceptions; the release of a lock, which happens after the step;
-    functions of this file, and of functorch, which does not survive an exception while it leaves
-    `vmap`.
+    functions of this file, and of functorch, which does not survive an exception while it enters
+    or leaves `vmap`.
     """
 
     def __init__(self, after: int) -> None:
@@ -58,8 +58,7 @@ class Calls:
         if self.events <= self.after or event not in ("call", "c_call"):
             return
         code = frame.f_code
-        callers = (code, frame.f_back.f_code) if frame.f_back else (code,)
-        if code.co_filename == __file__ or any("functorch" in c.co_filename for c in callers):
+        if code.co_filename == __file__ or self._in_functorch(frame):
             return
         if event == "call" and code.co_flags & inspect.CO_GENERATOR:
             return
@@ -67,6 +66,14 @@ class Calls:
             return
         self.raised = True
         raise Fault
+
+    def _in_functorch(self, frame: FrameType | None) -> bool:
+        """Whether functorch itself called this function, not a function that it maps."""
+        while frame is not None and "/perdure/" not in frame.f_code.co_filename:
+            if "functorch" in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
 
 
 class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]

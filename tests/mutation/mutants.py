@@ -67,6 +67,8 @@ DIRECT = {
     "undo": "test_step.py",
 }
 """Test files that come first, for modules without one of the same name."""
+HANGS = 1800.0
+"""Seconds after which a process that computes nothing is killed."""
 LONGEST = 10.0
 """Seconds of the longest test that is used."""
 
@@ -341,7 +343,7 @@ class Tester:
         jobs = [f[i : i + 40] for f in files.values() for i in range(0, len(f), 40)]
         with tempfile.TemporaryDirectory() as folder:
             work = partial(self.record, folder=Path(folder))
-            for job in self.run_children(jobs, work, lambda job: 600.0):
+            for job in self.run_children(jobs, work):
                 print(job.status, job.what[0].nodeid.partition("::")[0], flush=True)
             for part in Path(folder).iterdir():
                 found |= json.loads(part.read_text())
@@ -385,13 +387,13 @@ class Tester:
         todo = [mutant for mutant in mutants if mutant.name not in done]
         print(f"{len(mutants)} mutants, {len(todo)} to try", flush=True)
         live_functions()
-        for job in self.run_children(todo[:5], partial(self.attempt, change=False), self.limit):
+        for job in self.run_children(todo[:5], partial(self.attempt, change=False)):
             if job.status != "survived":
                 sys.exit(f"a test fails without a change: {job.message}")
         counts: Counter[str] = Counter()
         began = time.monotonic()
         with self.out.open("a") as file:
-            for job in self.run_children(todo, self.attempt, self.limit):
+            for job in self.run_children(todo, self.attempt):
                 entry = {**asdict(job.what), "name": job.what.name, "status": job.status}
                 entry |= {"test": job.message, "seconds": round(job.seconds, 2)}
                 file.write(json.dumps(entry) + "\n")
@@ -440,19 +442,18 @@ class Tester:
             chosen.append(name)
         return chosen
 
-    def limit(self, mutant: Mutant) -> float:
-        return 20 + 5 * float(self.options.seconds_per_mutant)
-
     def attempt(self, mutant: Mutant, change: bool = True) -> str | None:
         """In a child: run tests until one fails."""
         names = self.tests_of(mutant)
+        seconds = round(20 + 5 * self.options.seconds_per_mutant)
+        resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds + 5))
         try:
             apply(mutant, change)
         except (LookupError, ValueError, SyntaxError) as error:
             return f"invalid {error}"
         self.on_failure = lambda name: end(f"killed {name}")
         for name, following in zip(names, [*names, None][1:], strict=True):
-            signal.setitimer(signal.ITIMER_REAL, 5 + 10 * self.known[name].seconds)
+            signal.setitimer(signal.ITIMER_PROF, 5 + 10 * self.known[name].seconds)
             item, after = self.items[name], self.items[following] if following else None
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=after)
         return f"survived {len(names)} tests"
@@ -463,7 +464,6 @@ class Tester:
         self,
         jobs: Sequence[Any],
         work: Callable[[Any], str | None],
-        limit: Callable[[Any], float],
     ) -> Iterator[Job]:
         """Do each job in a fork of this process, several at a time."""
         waiting, running = list(reversed(jobs)), dict[int, Job]()
@@ -474,7 +474,7 @@ class Tester:
                 job = Job(waiting.pop(), self, work)
                 running[job.pid] = job
             for job in list(running.values()):
-                if time.monotonic() - job.began > limit(job.what):
+                if time.monotonic() - job.began > HANGS:
                     job.kill()
                 if job.ended():
                     del running[job.pid]
@@ -529,7 +529,7 @@ class Job:
         shutil.rmtree(self.folder, ignore_errors=True)
         if not text:
             code = os.waitstatus_to_exitcode(status)
-            late = code in (-signal.SIGALRM, -signal.SIGKILL)
+            late = code in (-signal.SIGPROF, -signal.SIGXCPU, -signal.SIGKILL)
             text = f"{'timeout' if late else 'killed'} exit status {code}"
         self.status, _, self.message = text.partition(" ")
         return True

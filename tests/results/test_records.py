@@ -218,7 +218,9 @@ def read_shape(shape: object) -> object:
     return msgspec.convert({"hash": "", "seed": 0, "data": "", "shape": shape}, Facts).shape
 
 
-@pytest.mark.parametrize("shape", [{"a": 3}, [[2, {"a": 3}]], [True], [-1], [10**30], [[2], "x"]])
+@pytest.mark.parametrize(
+    "shape", [{"a": 3}, [[2, {"a": 3}]], [True], [-1], [10**30], [[2], "x"], [1, [2]]]
+)
 def test_a_shape_is_made_of_lists_of_sizes(shape: object) -> None:
     with pytest.raises(msgspec.ValidationError, match="shape"):
         read_shape(shape)

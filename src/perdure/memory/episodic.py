@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,7 @@ from perdure.records import Samples, join
 from perdure.sizes import format_bytes, parse_bytes
 from perdure.state import State, get_state, load_state
 from perdure.structures import get_structure, layout, load_structure, map_leaves
-from perdure.undo import Undoable, save_generator, save_rows
+from perdure.undo import Undoable, postpone, save_generator, save_rows
 
 
 class EpisodicMemory(Undoable):
@@ -361,8 +362,10 @@ def _copy_rows(storage: Tensor, rows: Tensor, values: Tensor) -> None:
         row = row * size // 8
         storage, values = (t.view(-1).view(torch.int64) for t in (storage, values))
     storage = storage.view(-1, row)
-    save_rows(storage, rows)
-    storage.index_copy_(0, rows, values.view(-1, row))
+    write = partial(storage.index_copy_, 0, rows, values.view(-1, row))
+    if not postpone(write):
+        save_rows(storage, rows)
+        write()
 
 
 def _layout(samples: Samples) -> str:

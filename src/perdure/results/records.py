@@ -61,11 +61,12 @@ def _check_sizes(shape: object, depth: int = 0) -> None:
     """Raise ValueError unless this is a nested list or dict of a tensor's sizes."""
     if not isinstance(shape, list | dict) or len(shape) > 64 or depth > 8:
         raise ValueError(f"shape is {str(shape)[:40]}; expected sizes")
+    if isinstance(shape, list) and all(type(size) is int for size in shape):
+        if not all(0 <= size <= MAX_SIZE for size in shape):
+            raise ValueError(f"shape has sizes outside 0 to {MAX_SIZE}")
+        return
     for part in shape.values() if isinstance(shape, dict) else shape:
-        if isinstance(shape, dict) or type(part) is not int:
-            _check_sizes(part, depth + 1)
-        elif not 0 <= part <= MAX_SIZE:
-            raise ValueError(f"shape has the size {str(part)[:20]}; expected 0 to {MAX_SIZE}")
+        _check_sizes(part, depth + 1)
 
 
 class Scores(Struct, frozen=True, kw_only=True):
