@@ -19,7 +19,7 @@ SEEDS = (0, 1)
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The summary over the seeds of each method on s-mnist, with fewer epochs than usual."""
     out = tmp_path_factory.mktemp("runs")
-    configs = [resolve("s-mnist", m, dataset="mnist5k", given={"epochs": 5}) for m in METHODS]
+    configs = [resolve("s-mnist", m, dataset="mnist5k", given={"epochs": 3}) for m in METHODS]
     jobs = make_jobs([PlannedRun(c, s) for c in configs for s in SEEDS], out, resume=False)
     run_tasks(jobs, lambda event: None, workers=1, in_process=True)
     plan = Plan("", "", out, [plan_setting(config, SEEDS, out) for config in configs])
