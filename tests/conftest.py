@@ -28,6 +28,13 @@ ALLOWED_SKIPS = (
     "optional package not installed",
 )
 """Starts of the reasons for a skip that CI accepts."""
+WITHOUT_COVERAGE = (
+    *("tests/faults/", "tests/learners/test_conformance.py", "tests/experiment/test_golden.py"),
+    *("tests/experiment/test_results_on_digits.py", "tests/test_methods_on_digits.py"),
+    *("tests/test_docs.py", "tests/test_examples.py"),
+)
+"""Tests of many training steps. Measuring coverage would double their time, and other tests
+execute nearly all of the same lines."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 
@@ -36,6 +43,12 @@ def pytest_configure() -> None:
     # A shell starts background processes with SIGINT ignored, and their children inherit that.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.nodeid.startswith(WITHOUT_COVERAGE):
+            item.add_marker(pytest.mark.no_cover)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -191,6 +191,7 @@ def test_the_default_number_of_workers_respects_affinity(
         run_tasks(*args, workers=workers, **{**how, "in_process": True})
 
     monkeypatch.setattr("perdure.experiment.pool.run_tasks", recorded)
+    monkeypatch.setattr("perdure.cli.reproduce.run_tasks", recorded)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 8}, raising=False)
     few = ["--dataset", "mnist5k", "--max-steps", "2", "--seeds", "0:5", "--quiet"]
@@ -349,7 +350,7 @@ def test_the_demo_ends_in_a_table_of_three_methods(
     def short(*asked: Any, **other: Any) -> Any:
         return resolve(*asked, **other, max_steps=30)
 
-    monkeypatch.setattr("perdure.experiment.resolve.resolve", short)
+    monkeypatch.setattr("perdure.cli.demo.resolve", short)
     ended = call("demo")
     assert ended.status == 0
     rows = [line.split("│") for line in ended.out.splitlines() if line.startswith("│")]
@@ -402,7 +403,7 @@ def test_fetch_prints_where_the_dataset_is(
         asked.append((name, root, progress))
         return tmp_path / "place"
 
-    monkeypatch.setattr(data, "fetch", fetch)
+    monkeypatch.setattr("perdure.cli.data.fetch", fetch)
     ended = call("data", "fetch", "cifar10", "--data", str(tmp_path), "--quiet")
     assert (ended.status, ended.err) == (0, "")
     assert str(tmp_path / "place") in ended.out
@@ -413,7 +414,7 @@ def test_a_download_that_fails_is_one_sentence(call: Call, monkeypatch: pytest.M
     def fetch(name: str, root: Path | None, *, progress: bool) -> Path:
         raise data.DataError("the server cannot be reached; try again later")
 
-    monkeypatch.setattr(data, "fetch", fetch)
+    monkeypatch.setattr("perdure.cli.data.fetch", fetch)
     expected = "perdure: the server cannot be reached; try again later\n"
     assert call("data", "fetch", "mnist") == (2, "", expected)
 

@@ -130,7 +130,18 @@ def test_accuracy_without_noise_is_that_on_training_samples(run: Path) -> None:
     assert found["accuracy"] == [pytest.approx(100 * right / count)]
 
 
-@pytest.mark.parametrize("method", [m for m in catalog.METHODS if m != "clser"])
+OTHER_PREDICTORS = ("mean-er", "icarl", "joint", "er")
+"""Methods whose networks differ; clser is analysed in the other tests."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        pytest.param(m, marks=() if m in OTHER_PREDICTORS else pytest.mark.slow)
+        for m in catalog.METHODS
+        if m != "clser"
+    ],
+)
 def test_every_method_can_be_analysed(method: str, tmp_path: Path) -> None:
     folder = make(
         tmp_path, method=method, max_steps=250 if method in ("gem", "gss", "mer") else None

@@ -261,9 +261,9 @@ def _partial_notes(options: RunOptions, methods: Sequence[str]) -> list[str]:
 
 def _suited(options: RunOptions, method: str, methods: int) -> RunOptions:
     """The options for one of several methods: without a buffer if it has no memory."""
-    from perdure.catalog import accepted, find_learner
+    from perdure.catalog import takes_buffer
 
-    if methods == 1 or "buffer_size" in accepted(find_learner(method)):
+    if methods == 1 or takes_buffer(method):
         return options
     return replace(
         options, buffer_size=None, buffer_bytes=None, memory_device=None, memory_folder=None

@@ -6,10 +6,10 @@ import itertools
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, TypeAlias
+from typing import Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -18,15 +18,10 @@ from perdure.data import cache
 from perdure.data.dataset import Dataset
 from perdure.data.decode import read_files
 from perdure.data.registry import DATASETS, find_spec
-from perdure.data.spec import Arrays, Contents, DataError, Layout, Reader, Spec
+from perdure.data.spec import Arrays, Contents, DataError, Layout, OnProgress, Reader, Spec
 from perdure.records import Samples
 
 _log = logging.getLogger(__name__)
-
-OnProgress: TypeAlias = Callable[[int, int], None]
-"""Called with the number of files read and the number of files, from any thread.
-
-An exception that it raises ends the reading."""
 
 
 def load(

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from perdure.data.loading import OnProgress
+from perdure.data.spec import OnProgress
 
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn

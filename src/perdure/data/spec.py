@@ -26,6 +26,12 @@ Contents: TypeAlias = dict[Path, Reader]
 """Path of each file (archive/member inside an archive) and a function that reads it."""
 
 
+OnProgress: TypeAlias = Callable[[int, int], None]
+"""Called with the number of files read and the number of files, from any thread.
+
+An exception that it raises ends the reading."""
+
+
 class DataError(ValueError):
     """A dataset is missing, damaged or cannot be downloaded.
 

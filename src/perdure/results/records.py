@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 import msgspec
 from msgspec import Meta, Struct
@@ -224,7 +224,7 @@ class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
 
 
 Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent | PrequentialEvent
-_KINDS = {"metrics", "memory", "ages", "evaluation", "prequential"}
+_KINDS = {kind.__struct_config__.tag for kind in get_args(Event)}
 
 
 class _Kind(Struct):
