@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 from torch import nn
 
-from perdure import CLSER, ER, GEM, GSS, ICaRL, Learner, load_run
+from perdure import CLSER, DERPP, ER, GEM, GSS, ICaRL, Learner, load_run
 from perdure.cli.tune import _trials_table as show_trials
 from perdure.experiment import tune
 from perdure.experiment.grid import read_grid
@@ -102,7 +102,7 @@ def a_manifest(random: Random) -> None:
             load_run(root / "run")
 
 
-KINDS: list[type[Learner]] = [CLSER, ER, GEM, GSS, ICaRL]
+KINDS: list[type[Learner]] = [CLSER, DERPP, ER, GEM, GSS, ICaRL]
 
 
 def learner(kind: type[Learner]) -> Learner:

@@ -6,6 +6,7 @@ somebody who wants to do harm.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from torch.optim import Optimizer
 
 from perdure.memory import EpisodicMemory, Reservoir
 from perdure.state import State
+from perdure.structures import layout
 
 if TYPE_CHECKING:
     from perdure.learners.learner import Learner
@@ -79,15 +81,28 @@ def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
     contents = memory.contents()
     if contents is not None and len(contents.labels):
         spec = learner._input_spec
+        stored = layout(contents.inputs)
+        if spec is not None and _leaf_layouts(stored) != _leaf_layouts(spec.layout):
+            raise ValueError(f"{name} stores inputs {stored}; the learner's are {spec.layout}")
         limit = int(contents.labels.max()) + 1 if spec is None else spec.classes
         if contents.labels.is_floating_point() or contents.labels.is_complex():
             raise ValueError(f"{name} has labels of {contents.labels.dtype}")
         if int(contents.labels.min()) < 0 or int(contents.labels.max()) >= limit:
             raise ValueError(f"{name} has labels outside 0 to {limit - 1}")
+        logits = contents.logits
+        if logits is not None and not (logits.is_floating_point() and logits.ndim == 2):
+            raise ValueError(f"{name} has logits {layout(logits)}")
+        if logits is not None and spec is not None and logits.shape[1] != spec.classes:
+            raise ValueError(f"{name} has logits of {logits.shape[1]} classes, not {spec.classes}")
     if isinstance(memory, Reservoir):
         seen, filled = int(memory.seen), memory.filled
         if seen < filled or (filled < memory.buffer_size and seen != filled):
             raise ValueError(f"{name} holds {filled} samples of {seen} seen")
+
+
+def _leaf_layouts(text: str) -> list[str]:
+    """The layouts of all tensors in the result of `layout`, whatever the order of a dict."""
+    return sorted(re.findall(r"\w+ \[[^]]*\]", text))
 
 
 def _leaves(state: State, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
