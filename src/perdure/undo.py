@@ -148,8 +148,7 @@ class Snapshot:
                 function(*arguments)
             for current, before in self._dicts:
                 current.update(before)
-                for key in current.keys() - before.keys():
-                    del current[key]
+                _remove_new(current, set(before))
 
     def add_dicts(self, dicts: Iterable[dict[Any, Any]]) -> None:
         """Save which entries dicts have."""
@@ -306,9 +305,17 @@ def save_parameters(network: nn.Module) -> None:
 
 
 def save_hooks(network: nn.Module) -> None:
-    """Save which hooks the modules of a network have, before some are added for a call."""
-    if _current.snapshot is not None:
-        _current.snapshot.add_dicts([module._forward_pre_hooks for module in network.modules()])
+    """Save which hooks the modules of a network have, before some are added for a call.
+
+    Hooks that are removed in the meantime stay so: a lazy module removes its own.
+    """
+    for module in network.modules() if _current.snapshot is not None else ():
+        on_failure(_remove_new, module._forward_pre_hooks, set(module._forward_pre_hooks))
+
+
+def _remove_new(current: dict[Any, Any], before: set[Any]) -> None:
+    for key in current.keys() - before:
+        del current[key]
 
 
 def save_tensors(owner: object, tensors: list[Tensor]) -> None:

@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from perdure import undo
 from perdure.catalog import METHODS
-from perdure.learners import Learner
+from perdure.learners import SGD, Learner
 from perdure.records import Samples
 from perdure.state import as_bytes
 
@@ -194,6 +194,63 @@ def test_a_failed_step_changes_nothing(method: str, inject: str) -> None:
 @pytest.mark.parametrize("method", ["derpp", "clser", "icarl"])
 def test_a_failed_step_that_grows_changes_nothing(method: str) -> None:
     assert check(partial(make, method, adam=True, grow=True), Calls, 1500, True) > 10
+
+
+class Steps:
+    """An object with a state, as a user might write it."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"number": self.number}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.number = int(state["number"])
+
+
+class Own(SGD):
+    """A user's method with attributes of every kind."""
+
+    fails = False
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__(module)
+        self.object = Steps()
+        self.draws = torch.Generator()
+        self.tensor, self.table = torch.zeros(3), {"a": torch.zeros(()), "b": torch.ones(2)}
+        self.replaced: Tensor | None = None
+        self.number = 0
+
+    def step(self, inputs: Any, labels: Tensor) -> None:
+        super().step(inputs, labels)
+        self.object.number += 1
+        self.tensor += torch.rand(3, generator=self.draws)
+        self.table["a"] += 1
+        self.table["b"] += 1
+        self.table[f"new {self.number}"] = torch.ones(1)
+        self.replaced = torch.rand(2) if self.replaced is None else self.replaced + 1
+        self.number += 1
+        if self.fails:
+            raise Fault
+
+
+def test_attributes_of_a_users_method_are_restored() -> None:
+    learner = Own(network())
+    for batch in batches(False):
+        learner.observe(*batch[:2])
+        before = state(learner)
+        table, replaced = dict(learner.table), learner.replaced
+        values = [value.clone() for value in table.values()]
+        learner.fails = True
+        with pytest.raises(Fault):
+            learner.observe(*batch[:2])
+        learner.fails = False
+        assert state(learner) == before
+        assert learner.object.number == learner.number == int(learner.steps)
+        assert learner.replaced is replaced
+        assert learner.table == table
+        assert all(map(torch.equal, table.values(), values))
 
 
 @pytest.mark.slow

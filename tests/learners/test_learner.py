@@ -7,7 +7,8 @@ import inspect
 import math
 import pickle
 import tempfile
-from functools import cache
+import warnings
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -586,3 +587,15 @@ def test_batch_norm_accepts_two_samples() -> None:
         learner.observe(torch.rand(1, 4), torch.tensor([0]))
     learner.observe(torch.rand(2, 4), torch.tensor([0, 1]))
     assert int(learner.steps) == 1
+
+
+@pytest.mark.parametrize("method", [SGD, partial(ER, buffer_size=5)])
+def test_lazy_layers_work_after_a_refused_batch(method: Any) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # lazy modules are under development, says torch
+        lazy = nn.LazyBatchNorm1d(affine=False)
+    learner = method(nn.Sequential(nn.Linear(4, 6), lazy, nn.Linear(6, 3)))
+    with pytest.raises(ValueError, match="0 to 9"):
+        learner.observe(INPUTS, torch.tensor([0, 1, 2, 9, 0, 1]))
+    learner.observe(INPUTS, LABELS)
+    assert int(learner.steps) == int(lazy.num_batches_tracked) == 1
