@@ -78,12 +78,12 @@ class EpisodicMemory(Undoable):
         return f"{type(self).__name__}({self.filled}{size} samples, {budget})"
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Restore a pickled or copied memory; inputs move to where this memory keeps them."""
+        """Restore a copy; inputs move to where this memory keeps them."""
         vars(self).update(state)
         elsewhere = self.storage.folder is not None or self.storage.on_host(self.device)
         if self._stored is not None and elsewhere:
-            pickled, self._stored = self._stored, self._allocate(self._stored)
-            for own, tensor in zip(self._stored.tensors(), pickled.tensors(), strict=True):
+            copied, self._stored = self._stored, self._allocate(self._stored)
+            for own, tensor in zip(self._stored.tensors(), copied.tensors(), strict=True):
                 own.copy_(tensor)
 
     @property
