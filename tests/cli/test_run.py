@@ -158,7 +158,7 @@ def test_published_figures_are_shown_for_published_settings_only(
 
 def test_where_the_memory_is_does_not_change_results(call: Call, here: Path) -> None:
     (here / "scratch").mkdir()
-    flags = ["--method", "derpp,sgd", *SHORT, "--json", "--quiet"]
+    flags = ["--method", "derpp,sgd", *SHORT, "--json", "--quiet", "--workers", "1"]
     elsewhere = ["--memory-folder", "scratch", "--memory-device", "cpu"]
     lines = []
     for out, where in (("one", []), ("other", elsewhere)):
