@@ -86,9 +86,9 @@ class Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.raised = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if undo._current.snapshot is not None:
+        if undo._current.snapshot is not None and not self.raised:
             self.events += 1
-            if self.events > self.after and not self.raised:
+            if self.events > self.after:
                 self.raised = True
                 raise Fault
         return func(*args, **(kwargs or {}))
