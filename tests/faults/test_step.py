@@ -140,7 +140,8 @@ def batches(grow: bool) -> list[Samples]:
 def state(learner: Learner) -> tuple[Any, ...]:
     """Everything that must be as before, including what is not saved to files."""
     modes = [m.training for n in learner.networks() for m in n.modules()]
-    hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in learner.network.modules()]
+    every = [m for v in vars(learner).values() if isinstance(v, nn.Module) for m in v.modules()]
+    hooks = [len(m._forward_pre_hooks) + len(m._forward_hooks) for m in every]
     shapes = [tuple(p.shape) for n in learner.networks() for p in n.parameters()]
     heads = [m.out_features for m in learner.network.modules() if isinstance(m, nn.Linear)]
     host = learner._observed, learner.grown, len(learner._examples), learner.host_state()

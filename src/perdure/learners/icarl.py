@@ -16,7 +16,7 @@ from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier, Storage
 from perdure.records import Samples
 from perdure.structures import Inputs, call, chunk_size, length, select
-from perdure.undo import save_hooks, save_tensors
+from perdure.undo import save_tensors
 
 
 class ICaRL(Learner):
@@ -125,7 +125,6 @@ class ICaRL(Learner):
         """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means."""
         samples = Samples(*self._check_batch(samples.inputs, samples.labels))
         save_tensors(self.previous, list(self.previous.network.parameters()))
-        save_hooks(self.previous.network)
         self.previous.network.load_state_dict(self.network.state_dict())
         self.memory.add(samples, self._embed)
         for label, exemplars in self.memory.groups().items():

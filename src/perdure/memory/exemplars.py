@@ -13,6 +13,7 @@ from perdure.memory.episodic import GroupedMemory
 from perdure.memory.frozen import copy_network, shared_names
 from perdure.records import Samples, join
 from perdure.structures import Inputs, call, length
+from perdure.undo import save_hooks
 
 NO_MEAN_SCORE = -1e4
 """Score of a class without a mean: finite, but with zero probability after a softmax."""
@@ -136,6 +137,7 @@ class NearestMeanClassifier(nn.Module):
         """Return φ(x) [n, features]: the input of the last linear layer, scaled to unit length."""
         captured: list[Tensor] = []
         head = _last_linear(self.network)
+        save_hooks(head)
         with head.register_forward_pre_hook(lambda _, inputs: captured.append(inputs[0])):
             call(self.network, x)
         if not captured or captured[-1].shape != (length(x), head.in_features):
