@@ -245,7 +245,7 @@ class _Entries:
 
 
 def _may_change(value: object) -> bool:
-    """Whether a value may change in place, or stands for one that may."""
+    """Whether a value, or one that it refers to, may change in place."""
     kinds = (Tensor, torch.Generator, nn.Module, Undoable, dict, Optimizer)
     if type(value) is UninitializedBuffer:
         return False
