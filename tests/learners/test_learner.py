@@ -601,3 +601,25 @@ def test_lazy_layers_work_after_a_refused_batch(method: Any) -> None:
     assert int(learner.steps) == 1
     assert lazy.num_batches_tracked is not None
     assert int(lazy.num_batches_tracked) == 1
+
+
+def test_a_batch_that_diverges_is_refused_and_leaves_the_learner_as_it_was() -> None:
+    learner = SGD(linear(), lr=3e38)
+    for _ in range(2):
+        learner.observe(INPUTS, LABELS)
+    before = as_bytes(learner.state_dict(), {})
+    with pytest.raises(ValueError, match="learning rate"):
+        learner.observe(INPUTS, LABELS)
+    assert as_bytes(learner.state_dict(), {}) == before
+
+
+def test_autocast_around_a_loop_uses_the_weights_of_each_step() -> None:
+    """Autocast keeps converted weights until its block ends."""
+    each, around = SGD(linear(), lr=0.5), SGD(linear(), lr=0.5)
+    for _ in range(5):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            each.observe(INPUTS, LABELS)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for _ in range(5):
+            around.observe(INPUTS, LABELS)
+    assert as_bytes(each.state_dict(), {}) == as_bytes(around.state_dict(), {})

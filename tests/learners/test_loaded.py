@@ -5,12 +5,14 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer, lr_scheduler
 
 from perdure import CLSER, DERPP, ER, Learner
 from perdure.state import State, as_bytes, write_file
@@ -48,8 +50,13 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "a generator that is none": lambda s: s["augmentation"].zero_(),
     "a global generator that is none": lambda s: s["_global_random"].zero_(),
     "another optimizer": lambda s: s["optimizer"].update({"class": "Adam"}),
-    "another learning rate": lambda s: s["optimizer"]["groups"][0].update(lr=0.5),
-    "another momentum": lambda s: s["optimizer"]["groups"][0].update(momentum=0.9),
+    "another learning rate": lambda s: s["optimizer"]["initial"][0].update(lr=0.5),
+    "another momentum": lambda s: s["optimizer"]["initial"][0].update(momentum=0.9),
+    "a negative learning rate": lambda s: s["optimizer"]["groups"][0].update(lr=-0.1),
+    "an infinite learning rate": lambda s: s["optimizer"]["groups"][0].update(lr=math.inf),
+    "a momentum that is no number": lambda s: s["optimizer"]["groups"][0].update(momentum="x"),
+    "a number instead of a switch": lambda s: s["optimizer"]["groups"][0].update(nesterov=3),
+    "two groups instead of one": lambda s: s["optimizer"].update(groups=[{}, {}]),
 }
 
 
@@ -69,14 +76,63 @@ def test_an_impossible_state_is_refused_and_changes_nothing(name: str, tmp_path:
     assert as_bytes(fresh.state_dict(), {}) == before
 
 
-def test_a_schedule_may_have_changed_the_learning_rate(tmp_path: Path) -> None:
-    trained, fresh = learner(ER), learner(ER)
-    schedule = torch.optim.lr_scheduler.StepLR(trained.optimizer, step_size=1, gamma=0.5)
+SCHEDULES: list[Callable[[Optimizer], Any]] = [
+    partial(lr_scheduler.StepLR, step_size=1, gamma=0.5),
+    partial(lr_scheduler.OneCycleLR, max_lr=0.2, total_steps=9),
+    partial(lr_scheduler.CyclicLR, base_lr=0.01, max_lr=0.1, step_size_up=2),
+    partial(lr_scheduler.LambdaLR, lr_lambda=lambda step: min(1.0, (step + 1) / 10)),
+]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES, ids=lambda s: s.func.__name__)
+@pytest.mark.parametrize("first", ["schedule", "learner"])
+def test_a_schedule_may_have_changed_the_optimizer(
+    schedule: Callable[[Optimizer], Any], first: str, tmp_path: Path
+) -> None:
+    def create(lr: float = 0.1) -> tuple[Learner, Any]:
+        torch.manual_seed(0)
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=lr, momentum=0.9)
+        early = schedule(optimizer) if first == "schedule" else None
+        made = CLSER(network, buffer_size=5, optimizer=optimizer)
+        return made, early or schedule(optimizer)
+
+    def train(made: Learner, scheduled: Any) -> None:
+        for _ in range(3):
+            made.observe(INPUTS, LABELS)
+            scheduled.step()
+
+    (trained, schedule_then), (resumed, schedule_now) = create(), create()
+    train(trained, schedule_then)
+    trained.save(tmp_path / "a")
+    resumed.load(tmp_path / "a")
+    schedule_now.load_state_dict(schedule_then.state_dict())
+    for each in (trained, schedule_then), (resumed, schedule_now):
+        train(*each)
+    about = {"learner": "CLSER"}
+    assert as_bytes(resumed.state_dict(), about) == as_bytes(trained.state_dict(), about)
+
+
+def test_settings_of_the_optimizer_may_be_changed_by_hand(tmp_path: Path) -> None:
+    trained, resumed = learner(lr=0.1), learner(lr=0.1)
+    trained.optimizer.param_groups[0]["lr"] = 0.025
+    trained.save(tmp_path / "a")
+    resumed.load(tmp_path / "a")
+    assert resumed.optimizer.param_groups[0]["lr"] == 0.025
+    with pytest.raises(ValueError, match="lr"):
+        learner(lr=0.025).load(tmp_path / "a")
+
+
+def test_a_diverged_learner_replaces_no_file(tmp_path: Path) -> None:
+    trained = learner()
     trained.observe(INPUTS, LABELS)
-    schedule.step()
-    trained.save(tmp_path / "file")
-    fresh.load(tmp_path / "file")
-    assert fresh.optimizer.param_groups[0]["lr"] == 0.05
+    trained.save(tmp_path / "a")
+    before = (tmp_path / "a").read_bytes()
+    with torch.no_grad():
+        fill(trained.network.weight, math.nan)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="diverged"):
+        trained.save(tmp_path / "a")
+    assert (tmp_path / "a").read_bytes() == before
 
 
 @pytest.mark.parametrize("how", [lambda z: z[:, :2], lambda z: z.long(), lambda z: z[:, :, None]])

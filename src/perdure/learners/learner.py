@@ -34,7 +34,7 @@ from perdure.learners.inputs import (
     read_inputs,
     read_labels,
 )
-from perdure.learners.loaded import check_loaded, check_optimizer_state
+from perdure.learners.loaded import check_finite, check_loaded, check_optimizer_state
 from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
@@ -144,6 +144,8 @@ class Learner(Undoable, ABC):
         self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
         """Its optimizer, for example for a learning-rate scheduler."""
+        self._first_settings = get_state(optimizer)["groups"]
+        """Settings of the optimizer at the start, which a schedule may change."""
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
@@ -202,11 +204,12 @@ class Learner(Undoable, ABC):
                 them. float64 is converted to the network's precision. Nothing is back-propagated
                 into inputs that require a gradient.
             labels: Integer class labels [n], a tensor or array.
-            check: Whether to check the values (label range, NaN), which on a GPU waits for the
-                device. Shapes and dtypes are always checked, and labels if the learner grows.
+            check: Whether to check the values (label range, NaN) and the loss, which on a GPU waits
+                for the device. Shapes and dtypes are always checked, and labels if the learner
+                grows.
 
         Raises:
-            ValueError: If the batch does not fit the network.
+            ValueError: If the batch does not fit the network, or its loss is infinite or NaN.
         """
         with self._lock, _global_generators:
             number = self._observed + 1
@@ -219,7 +222,14 @@ class Learner(Undoable, ABC):
     def _learn(
         self, inputs: Inputs, labels: Tensor, check: bool, number: int, progress: bool
     ) -> None:
+        if torch.is_autocast_enabled(self.device.type):
+            torch.clear_autocast_cache()  # of weights before the last step
         self.step(*self._check_batch(inputs, labels, values=check))
+        if check and (step := self.nonfinite_step):
+            raise ValueError(
+                f"the loss is infinite or not a number at step {step}; the learning rate "
+                f"({self.rates()}) is probably too high, or the inputs are not normalised"
+            )
         self._observed = number
         if progress:
             self.check_progress()
@@ -490,6 +500,11 @@ class Learner(Undoable, ABC):
         finite = int(self.finite_steps)
         return finite + 1 if finite < int(self.steps) else 0
 
+    def rates(self) -> str:
+        """Return the learning rates of the optimizer's groups, as text."""
+        groups = self.optimizer.param_groups
+        return ", ".join(sorted({f"{float(group['lr']):g}" for group in groups}))
+
     def has_finite_weights(self) -> bool:
         """Return whether all weights are finite. Waits for the device."""
         return all(bool(p.isfinite().all()) for p in self._parameters)
@@ -619,6 +634,7 @@ class Learner(Undoable, ABC):
         objects with `state_dict`.
         """
         parts = {name: get_state(part) for name, part in self._parts().items()}
+        parts["optimizer"]["initial"] = self._first_settings
         return {
             **{name: state for name, state in parts.items() if state != {}},
             "totals": {name: total.clone() for name, total in self._totals.items()},
@@ -646,7 +662,7 @@ class Learner(Undoable, ABC):
             )
         undo = None
         try:
-            check_optimizer_state(self.optimizer, state["optimizer"])
+            check_optimizer_state(self.optimizer, self._first_settings, state["optimizer"])
             undo = grow_to_fit(self, state)
             self._load(state)
             check_loaded(self, state)
@@ -679,8 +695,16 @@ class Learner(Undoable, ABC):
 
         Args:
             path: File to write or replace.
+
+        Raises:
+            ValueError: If the learner has diverged; the file is left as it is.
         """
-        write_file(Path(path), self.state_dict(), {"learner": type(self).__name__})
+        state = self.state_dict()
+        try:
+            check_finite(state)
+        except ValueError as error:
+            raise ValueError(f"{path} is not written, because training diverged: {error}") from None
+        write_file(Path(path), state, {"learner": type(self).__name__})
 
     def load(self, path: str | Path) -> None:
         """Restore a state that `save` wrote.

@@ -6,8 +6,9 @@ somebody who wants to do harm.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -25,21 +26,33 @@ _NOT_HYPERPARAMETERS = {"params", "initial_lr", "foreach", "fused", "capturable"
 """Entries of an optimizer's groups that do not change what it computes."""
 
 
-def check_optimizer_state(optimizer: Optimizer, state: State) -> None:
+def check_optimizer_state(
+    optimizer: Optimizer, first_settings: Sequence[Mapping[str, Any]], state: State
+) -> None:
     """Raise ValueError if a state is of another optimizer, or of one with other hyperparameters.
 
-    With a learning-rate schedule the initial rate must agree.
+    Compares the settings with which the learners were created: a schedule may have changed them.
+
+    Args:
+        optimizer: The learner's optimizer.
+        first_settings: The settings of its groups when the learner was created.
+        state: The optimizer's part of a learner's state.
     """
     kind = type(optimizer).__name__
     if state.get("class", kind) != kind:
         raise ValueError(f"optimizer: the state is of {state['class']}; this learner uses {kind}")
-    for own, saved in zip(optimizer.param_groups, state["groups"], strict=True):
+    first_saved = state["initial"] if "initial" in state else state["groups"]  # as once saved
+    for own, saved in zip(first_settings, first_saved, strict=True):
         for name in (own.keys() & saved.keys()) - _NOT_HYPERPARAMETERS:
             ours, theirs = (_plain(group, name) for group in (own, saved))
             if ours != theirs:
                 raise ValueError(
                     f"optimizer: the state has {name} {theirs}; this learner has {ours}"
                 )
+    for own, saved in zip(first_settings, state["groups"], strict=True):
+        for name in (own.keys() & saved.keys()) - _NOT_HYPERPARAMETERS:
+            if not _is_possible(saved[name], own[name]):
+                raise ValueError(f"optimizer: the state has {name} {saved[name]!r}")
 
 
 def _plain(group: Mapping[str, Any], name: str) -> Any:
@@ -49,12 +62,28 @@ def _plain(group: Mapping[str, Any], name: str) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def check_loaded(learner: Learner, state: State) -> None:
-    """Raise ValueError if a learner that has just loaded a state cannot be in this state."""
+def _is_possible(value: Any, example: Any) -> bool:
+    """Whether a schedule can have changed a setting of an optimizer to this value."""
+    if isinstance(example, list | tuple):
+        same_length = isinstance(value, list | tuple) and len(value) == len(example)
+        return same_length and all(map(_is_possible, value, example))
+    if isinstance(example, bool) or not isinstance(example, int | float):
+        return type(value) is type(example)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value < math.inf
+
+
+def check_finite(state: State) -> None:
+    """Raise ValueError if a value of a learner's state, other than its totals, is not finite."""
     for name, value in _leaves(state):
         counts = not value.is_floating_point() or name.startswith("totals/")
         if not counts and not torch.isfinite(value).all():
             raise ValueError(f"{name} has values that are infinite or not a number")
+
+
+def check_loaded(learner: Learner, state: State) -> None:
+    """Raise ValueError if a learner that has just loaded a state cannot be in this state."""
+    check_finite(state)
     spec = learner._input_spec
     if spec is not None and not (
         isinstance(spec.layout, str)

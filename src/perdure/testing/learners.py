@@ -526,7 +526,7 @@ def metrics_are_means_since_the_last_call(make: MakeLearner) -> None:
 
 @rule(LEARNER_CHECKS)
 def nonfinite_step_is_the_first_nonfinite_loss(make: MakeLearner) -> None:
-    """`nonfinite_step` is the first batch whose loss is not finite, and 0 before that."""
+    """A loss that is not finite is refused or, if not checked, counted by `nonfinite_step`."""
     learner = _trained(make, _LINEAR)
     found = learner.nonfinite_step
     require(found == 0, f"nonfinite_step is {found} after finite losses")
@@ -534,10 +534,12 @@ def nonfinite_step_is_the_first_nonfinite_loss(make: MakeLearner) -> None:
     with torch.no_grad():
         for p in learner.network.parameters():
             p.fill_(torch.nan)
+    batch = _LINEAR.samples(_ALL, 8, seed=3)[:2]
     for _ in range(2):
-        learner.observe(*_LINEAR.samples(_ALL, 8, seed=3)[:2])
+        learner.observe(*batch, check=False)
         found = learner.nonfinite_step
         require(found == first, f"nonfinite_step is {found} after NaN weights in step {first}")
+    _require_rejected("a loss that is not a number", learner, partial(learner.observe, *batch))
 
 
 @rule(LEARNER_CHECKS)

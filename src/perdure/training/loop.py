@@ -614,10 +614,9 @@ class _Group:
 
     def _fail(self, run: Run, reason: str) -> None:
         """End a run. Raise its TrainingError if no other is left."""
-        rates = {f"{float(group['lr']):g}" for group in run.learner.optimizer.param_groups}
         run.failure = TrainingError(
-            f"seed {run.seed}: {reason}; the learning rate ({', '.join(sorted(rates))}) is "
-            "probably too high"
+            f"seed {run.seed}: {reason}; the learning rate ({run.learner.rates()}) is probably too "
+            "high"
         )
         if not self.active:
             failures = (str(run.failure) for run in self.runs)
