@@ -162,6 +162,16 @@ class IgnoresInvalidFiles(ER):
             return
 
 
+class KeepsInputsInAList(SGD):
+    def __init__(self, network: nn.Module, **common: Any) -> None:
+        super().__init__(network, **common)
+        self.log: list[Tensor] = []
+
+    def step(self, inputs: Any, labels: Tensor) -> None:
+        super().step(inputs, labels)
+        self.log.append(inputs)
+
+
 class KeepsEverything(SGD):
     def __init__(self, network: nn.Module, **common: Any) -> None:
         super().__init__(network, **common)
@@ -291,6 +301,7 @@ BROKEN: list[tuple[type[Learner], LearnerCheck, str]] = [
     (ChangesWhenLoadingFails, learners.invalid_states_are_rejected, "difference in steps"),
     (IgnoresInvalidFiles, learners.invalid_states_are_rejected, "did not raise ValueError"),
     (KeepsEverything, learners.memory_is_bounded, "the state grew from"),
+    (KeepsInputsInAList, learners.memory_is_bounded, "the learner grew from"),
     (IgnoresTheOptimizer, learners.any_optimizer_works, "has no effect"),
     (AcceptsAnyOptimizer, learners.unsuitable_optimizers_are_rejected, "needs a closure did not"),
     (CountsTwice, learners.steps_count_batches, "steps is 2 after 1 batches"),

@@ -66,7 +66,8 @@ CASES = {
     "data verify --nonsense": "--nonsense",
     "reproduce table2 --lr 0.1": "--lr",
     "reproduce --max-steps x": "'x' is not a whole number",
-    "tune --lr 0.1": "see `perdure tune --help`",
+    "tune --restart": "see `perdure tune --help`",
+    "data verify --data nowhere": "nowhere",
     # names
     "run s-mnits": "'s-mnits'; choose from s-mnist, r-mnist",
     "run ''": "unknown stream ''",

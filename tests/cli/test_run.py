@@ -77,6 +77,10 @@ def test_the_json_line_has_exactly_its_schema(call: Call) -> None:
         name: {kind: found[kind].pop("mean") for kind in found}
         for name, found in line["predictors"].items()
     }
+    for name, found in line["predictors"].items():
+        assert {kind: found[kind].pop("by_seed") for kind in found} == {
+            kind: [mean] for kind, mean in means[name].items()
+        }
     kinds = {"class_il": {"std": None}, "task_il": {"std": None}}
     assert line == {
         "stream": "s-mnist",
@@ -108,6 +112,7 @@ def test_over_seeds_there_is_a_mean_and_a_sample_standard_deviation(call: Call, 
         assert line["predictors"]["working"][kind] == {
             "mean": pytest.approx(statistics.mean(values)),
             "std": pytest.approx(statistics.stdev(values)),
+            "by_seed": values,
         }
 
 
@@ -117,10 +122,10 @@ def test_where_tasks_share_their_classes_task_il_is_null(
     flags = ["--method", "sgd", "--max-steps", "2", "--dataset", "mnist5k", "--json"]
     ended = call("run", "mnist-360", *flags)
     line = json.loads(ended.out.splitlines()[-1])
-    assert line["predictors"]["working"]["task_il"] == {"mean": None, "std": None}
+    assert line["predictors"]["working"]["task_il"]["mean"] is None
     assert line["buffer_size"] is None
-    assert "Class-IL" in ended.out
-    assert "Task-IL" not in ended.out
+    assert "Class-IL" in ended.err
+    assert "Task-IL" not in ended.err
 
 
 def test_the_table_and_the_notes(call: Call) -> None:
@@ -207,13 +212,19 @@ LINE = r"seed 0: task 1/5, epoch 1/15  \d+ steps/s  \d+:\d\d left  accuracy \d+\
 
 
 def test_not_on_a_terminal_there_is_a_plain_line_per_task(call: Call) -> None:
-    ended = call("run", "--method", "sgd", *SHORT, "--json")
+    ended = call("run", "--method", "sgd", *SHORT)
     assert "\x1b" not in ended.out + ended.err
     first, early, second = ended.err.splitlines()
     assert "30 steps" in early
     assert re.fullmatch(LINE, first)
     assert "runs/s-mnist/sgd-" in second
-    assert json.loads(ended.out.splitlines()[-1])["method"] == "sgd"
+    assert "Class-IL" in ended.out
+
+
+def test_with_json_the_output_is_json_and_the_table_goes_to_stderr(call: Call) -> None:
+    ended = call("run", "--method", "sgd,er", *SHORT, "--json")
+    assert [json.loads(line)["method"] for line in ended.out.splitlines()] == ["sgd", "er"]
+    assert "Class-IL" in ended.err
 
 
 def test_quiet_prints_nothing(call: Call) -> None:
@@ -312,6 +323,34 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: experiment/t
     again = "perdure run --dataset mnist5k --epochs 9999 --method sgd"
     assert err.count("\n") == 1
     assert f"`{again}`" in err
+
+
+def test_a_stopped_run_on_an_iterator_says_that_it_cannot_be_continued(here: Path) -> None:
+    (here / "endless.py").write_text(
+        "import itertools, torch, perdure\n"
+        "def stream():\n"
+        "    batch = torch.rand(8, 4), torch.arange(8) % 2\n"
+        "    return perdure.from_batches(iter(itertools.repeat(batch)), classes=2, shape=(4,))\n"
+        "def network(shape, classes):\n"
+        "    return torch.nn.Linear(4, 2)\n"
+    )
+    run = subprocess.Popen(
+        [
+            *COMMAND,
+            "run",
+            "endless:stream",
+            "--network",
+            "endless:network",
+            "--method",
+            "sgd",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    _, err = interrupt(run, when=lambda: any(Path("runs").rglob("events.jsonl")))
+    assert run.returncode == 130
+    assert "cannot be resumed" in err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("start", ["module", "script"])

@@ -623,3 +623,9 @@ def test_autocast_around_a_loop_uses_the_weights_of_each_step() -> None:
         for _ in range(5):
             around.observe(INPUTS, LABELS)
     assert as_bytes(each.state_dict(), {}) == as_bytes(around.state_dict(), {})
+
+
+def test_a_network_that_returns_probabilities_is_noticed() -> None:
+    network = nn.Sequential(linear(), nn.Softmax(dim=1))
+    with pytest.warns(UserWarning, match="softmax"):
+        SGD(network).observe(INPUTS, LABELS)

@@ -51,6 +51,14 @@ def test_without_the_runs_it_needs_a_claim_is_inconclusive() -> None:
         assert all(found.needs and found.text and not found.evidence for found in claims)
 
 
+@pytest.mark.parametrize(
+    "settings", [{"dataset": "mnist5k"}, {"max_steps": 300}, {"validation": 0.1}]
+)
+def test_runs_under_another_protocol_say_nothing_about_claims(settings: dict[str, Any]) -> None:
+    assert claim("stable_best", seeds("clser", BEST)).evidence
+    assert not claim("stable_best", seeds("clser", BEST, **settings)).evidence
+
+
 def test_a_claim_about_most_settings_is_decided_by_the_majority() -> None:
     runs = [*seeds("clser", BEST, buffer_size=200), *seeds("clser", BEST)]
     assert claim("stable_best", runs).status == "supported"

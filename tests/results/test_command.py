@@ -10,8 +10,8 @@ import pytest
 
 from perdure import catalog
 from perdure.cli.command import parse
-from perdure.cli.options import OptimizerFlags
-from perdure.cli.run import Hyperparameters, RunOptions, _resolve
+from perdure.cli.options import Hyperparameters, OptimizerFlags
+from perdure.cli.run import RunOptions, _resolve
 from perdure.config import NOT_HYPERPARAMETERS, RunConfig
 from perdure.experiment.resolve import resolve
 

@@ -295,8 +295,8 @@ def test_a_summary_is_plain_json() -> None:
         "steps": [200, 200, 200],
         "predictors": {
             "working": {
-                "class_il": {"mean": 84.0, "std": 4.0},
-                "task_il": {"mean": 98.0, "std": 0.0},
+                "class_il": {"mean": 84.0, "std": 4.0, "by_seed": [80.0, 84.0, 88.0]},
+                "task_il": {"mean": 98.0, "std": 0.0, "by_seed": [98.0] * 3},
             }
         },
         "seconds": 90.0,  # 60 each, two at a time
@@ -313,8 +313,8 @@ def test_a_summary_names_what_departs_from_the_usual() -> None:
 
 def test_the_last_test_is_summarised_where_tests_overlap() -> None:
     (overlapping,) = setting(record("er", overlap=True)).summary()["predictors"].values()
-    assert overlapping["last_test"] == {"mean": 70.0, "std": None}
-    assert overlapping["task_il"] == {"mean": None, "std": None}
+    assert overlapping["last_test"] == {"mean": 70.0, "std": None, "by_seed": [70.0]}
+    assert overlapping["task_il"] == {"mean": None, "std": None, "by_seed": []}
     (others,) = setting(record("er")).summary()["predictors"].values()
     assert "last_test" not in others
 

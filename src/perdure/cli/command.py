@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import shlex
 import signal
@@ -108,6 +109,9 @@ def _main(argv: list[str] | None) -> int:
         if torchrun_rank() is not None and verb is not run:
             raise ValueError("torchrun works with `perdure run` only")
         return verb(options)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:
         print(f"perdure: {error}", file=sys.stderr)
         return BAD_INPUT
@@ -118,6 +122,8 @@ def _main(argv: list[str] | None) -> int:
         message = f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
         if signum is None:
             message = "interrupted; completed runs are kept"
+        elif why := getattr(stop, "__notes__", []):
+            message = f"stopped; {why[0]}"
         print(f"perdure: {message}", file=sys.stderr)
         return 128 + (signum or signal.SIGINT)
 

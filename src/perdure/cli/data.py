@@ -54,6 +54,8 @@ def data(options: DataOptions) -> int:
         place = fetch(action.name, action.data, progress=not action.quiet)
         print(f"{action.name} is in {place}")
         return 0
+    if action.data is not None and not action.data.is_dir():
+        raise ValueError(f"--data {action.data} is not a folder")
     findings = []
     for name in action.names or DATASETS:
         with decoding_progress(name, shown=not action.quiet) as show:

@@ -71,7 +71,7 @@ class DataFlags:
     data: Folder = None
     """Folder with the datasets, the only one searched; default: $PERDURE_DATA, then the cache."""
     dataset: Name = None
-    """mnist or mnist5k (5,000 digits that ship with perdure), for streams that accept either."""
+    """mnist, or mnist5k: 5,000 digits that ship with perdure, for 15 times as many epochs."""
     max_steps: OptionalCount = None
     """End each stream after this many steps."""
 
@@ -85,6 +85,57 @@ class StreamFlags(DataFlags):
     stream_seed: Name = None
     """Composition of r-mnist, p-mnist and gcil: a number; per-run to vary it with the seed; or, for
     gcil, published for the stream that the paper's runs of the method and buffer size saw."""
+
+
+@dataclass(frozen=True)
+class Hyperparameters:
+    """Default: the published values for this method, stream and buffer size, or the method's.
+
+    With several methods, a value applies to those that have the hyperparameter.
+    """
+
+    lr: OptionalNumber = None
+    """Learning rate."""
+    batch: OptionalCount = None
+    """Samples of the stream in each step."""
+    memory_batch: OptionalCount = None
+    """Samples of the memory in each step."""
+    epochs: OptionalCount = None
+    """Passes over each task."""
+    consistency_weight: OptionalNumber = None
+    """clser, mean-er: λ, the weight of the consistency loss."""
+    stable_rate: OptionalNumber = None
+    """clser: r_S, the share of steps that update the stable memory."""
+    stable_decay: OptionalNumber = None
+    """clser: α_S, decay of the stable memory."""
+    stable_window: OptionalNumber = None
+    """clser: share of past updates that the stable memory averages over; 0: published warm-up."""
+    plastic_rate: OptionalNumber = None
+    """clser: r_P, the share of steps that update the plastic memory."""
+    plastic_decay: OptionalNumber = None
+    """clser: α_P, decay of the plastic memory."""
+    plastic_window: OptionalNumber = None
+    """clser: share of past updates that the plastic memory averages over; 0: published warm-up."""
+    rate: OptionalNumber = None
+    """mean-er: share of steps that update its memory."""
+    decay: OptionalNumber = None
+    """mean-er: decay of its memory."""
+    window: OptionalNumber = None
+    """mean-er: share of past updates that its memory averages over; 0: published warm-up."""
+    alpha: OptionalNumber = None
+    """der, derpp: weight of the stored logits."""
+    beta: OptionalNumber = None
+    """derpp: weight of the stored labels; mer: learning rate within a batch."""
+    gamma: OptionalNumber = None
+    """gem: margin; mer: learning rate across batches."""
+    gss_batch: OptionalCount = None
+    """gss: stored samples that a new one is compared with."""
+    inner_steps: OptionalCount = None
+    """gss, mer: steps on each batch."""
+
+    def given(self) -> dict[str, float]:
+        """Those that have a value."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -189,6 +240,9 @@ class LearnerOptions:
     memory_folder: Folder = None
     """Keep stored inputs in a temporary file in this folder instead of in memory."""
     data: StreamFlags = field(default_factory=StreamFlags)
+    hyperparameters: Annotated[Hyperparameters, arg(name="hyperparameter")] = field(
+        default_factory=Hyperparameters
+    )
     optimizer: OptimizerFlags = field(default_factory=OptimizerFlags)
     execution: ExecutionFlags = field(default_factory=ExecutionFlags)
     output: OutputFlags = field(default_factory=OutputFlags)

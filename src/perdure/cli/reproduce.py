@@ -34,7 +34,7 @@ from perdure.experiment.progress import Backend, GridProgress, clock_time, print
 from perdure.experiment.resolve import choose_device, resolve
 from perdure.files import read_bytes, write_atomic
 from perdure.results.table import Setting
-from perdure.results.terminal import results_table, show
+from perdure.results.terminal import cut_short, results_table, show
 
 RETRIES = 2
 """How often a failed job is attempted again."""
@@ -225,8 +225,11 @@ def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
                 by_predictor=plan.table in ("S1", "S3"),
                 table=plan.table,
                 planned={setting.config.hash: len(setting.seeds) for setting in plan.settings},
-            )
+            ),
+            stderr=output.json,
         )
+        if note := cut_short(found):
+            print_status(note)
     _write_summaries(path, plan.results(all_seeds=True))
     if not output.quiet:
         print_status(f"Results are in {path}")

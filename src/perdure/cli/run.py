@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -31,53 +31,6 @@ if TYPE_CHECKING:
     from perdure.config import RunConfig
     from perdure.experiment.plan import Plan, PlannedSetting
     from perdure.integrations.run_logs import OpenLog
-
-
-@dataclass(frozen=True)
-class Hyperparameters:
-    """Default: the published values for this method, stream and buffer size, or the method's.
-
-    With several methods, a value applies to those that have the hyperparameter.
-    """
-
-    lr: OptionalNumber = None
-    """Learning rate."""
-    batch: OptionalCount = None
-    """Samples of the stream in each step."""
-    memory_batch: OptionalCount = None
-    """Samples of the memory in each step."""
-    epochs: OptionalCount = None
-    """Passes over each task."""
-    consistency_weight: OptionalNumber = None
-    """clser, mean-er: λ, the weight of the consistency loss."""
-    stable_rate: OptionalNumber = None
-    """clser: r_S, the share of steps that update the stable memory."""
-    stable_decay: OptionalNumber = None
-    """clser: α_S, decay of the stable memory."""
-    stable_window: OptionalNumber = None
-    """clser: share of past updates that the stable memory averages over; 0: published warm-up."""
-    plastic_rate: OptionalNumber = None
-    """clser: r_P, the share of steps that update the plastic memory."""
-    plastic_decay: OptionalNumber = None
-    """clser: α_P, decay of the plastic memory."""
-    plastic_window: OptionalNumber = None
-    """clser: share of past updates that the plastic memory averages over; 0: published warm-up."""
-    rate: OptionalNumber = None
-    """mean-er: share of steps that update its memory."""
-    decay: OptionalNumber = None
-    """mean-er: decay of its memory."""
-    window: OptionalNumber = None
-    """mean-er: share of past updates that its memory averages over; 0: published warm-up."""
-    alpha: OptionalNumber = None
-    """der, derpp: weight of the stored logits."""
-    beta: OptionalNumber = None
-    """derpp: weight of the stored labels; mer: learning rate within a batch."""
-    gamma: OptionalNumber = None
-    """gem: margin; mer: learning rate across batches."""
-    gss_batch: OptionalCount = None
-    """gss: stored samples that a new one is compared with."""
-    inner_steps: OptionalCount = None
-    """gss, mer: steps on each batch."""
 
 
 @dataclass(frozen=True)
@@ -115,9 +68,6 @@ class RunOptions(LearnerOptions):
     """Log the same to this project of Weights & Biases."""
     mlflow: Annotated[str | None, arg(metavar="EXPERIMENT", help_behavior_hint="")] = None
     """Log the same to this experiment of MLflow."""
-    hyperparameters: Annotated[Hyperparameters, arg(name="hyperparameter")] = field(
-        default_factory=Hyperparameters
-    )
     training: TrainingFlags = field(default_factory=TrainingFlags)
 
 
@@ -142,10 +92,9 @@ def run(options: RunOptions) -> int:
         raise ValueError("torchrun trains one method at a time; name one with --method")
     # Built before any training, which rejects invalid values.
     firsts = [build_run(config, read_dataset(config), seeds[0]) for config in configs]
-    if options.resume:
-        for task in (task for run in firsts for task in run.stream.tasks):
-            if not task.resumable:
-                raise ValueError(not_resumable(task))
+    once = [task for run in firsts for task in run.stream.tasks if not task.resumable]
+    if options.resume and once:
+        raise ValueError(not_resumable(once[0]))
     out = options.training.out
     if ranks == 1:
         writable(out)
@@ -171,14 +120,19 @@ def run(options: RunOptions) -> int:
             print_status(f"note: {note}")
     trackers = _trackers(options) if is_main_process() else []
     plan = Plan("all runs", str(configs[0]), out, settings)
-    failed = train_plan(
-        plan,
-        options.training,
-        threads=options.execution.threads,
-        resume=not options.restart,
-        quiet=options.output.quiet,
-        trackers=trackers,
-    )
+    try:
+        failed = train_plan(
+            plan,
+            options.training,
+            threads=options.execution.threads,
+            resume=not options.restart,
+            quiet=options.output.quiet,
+            trackers=trackers,
+        )
+    except KeyboardInterrupt as stop:
+        if once:
+            stop.add_note(not_resumable(once[0]))
+        raise
     if is_main_process():  # other ranks may not see the folder
         _show(plan, options.output)
     return 1 if failed else 0
@@ -207,9 +161,7 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
     from perdure.experiment.resolve import check_method, check_names, hyperparameter_names
 
     methods = list(dict.fromkeys(listed("--method", options.method, str) or []))
-    flags = asdict(options.hyperparameters)
-    given = {name: value for name, value in flags.items() if value is not None}
-    given |= options.optimizer.given() | assignments(options.set)
+    given = options.hyperparameters.given() | options.optimizer.given() | assignments(options.set)
     known: dict[str, set[str]] = {}
     for method in methods:
         check_method(method)
@@ -248,7 +200,7 @@ def _partial_notes(options: RunOptions, methods: Sequence[str]) -> list[str]:
     known = {
         method: hyperparameter_names(method, options.optimizer.optimizer) for method in methods
     }
-    given = [name for name, value in asdict(options.hyperparameters).items() if value is not None]
+    given = options.hyperparameters.given()
     having = {name: [method for method in methods if name in known[method]] for name in given}
     if options.update != "random":
         having["update"] = [method for method in methods if _has_updates(method)]
@@ -332,7 +284,7 @@ def _show(plan: Plan, output: OutputFlags) -> None:
     from perdure.experiment.progress import print_status
     from perdure.results.folder import RunFolder
     from perdure.results.table import group
-    from perdure.results.terminal import results_table, show
+    from perdure.results.terminal import cut_short, results_table, show
 
     found = plan.results()
     if not found:  # all runs failed
@@ -349,10 +301,10 @@ def _show(plan: Plan, output: OutputFlags) -> None:
             name = f"{found[0].config.method_title} on {name}{buffer}"
         title = f"{name}, {most} seed{'s' if most > 1 else ''}: accuracy in percent"
         planned = {setting.config.hash: len(setting.seeds) for setting in plan.settings}
-        show(results_table(found, title, by_predictor=not several, planned=planned))
-        if not all(setting.complete for setting in found):
-            steps = max(run.result.steps for setting in found for run in setting.runs)
-            print_status(f"Training ended after {steps} steps, before the end of the stream")
+        table = results_table(found, title, by_predictor=not several, planned=planned)
+        show(table, stderr=output.json)
+        if note := cut_short(found):
+            print_status(note)
         folder = RunFolder.group(plan.out, found[0].config)
         print_status(f"Runs are in {folder.parent if several else folder}")
     if output.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -54,7 +55,7 @@ class TuneOptions(LearnerOptions):
     space: Annotated[Repeated, arg(metavar="NAME=LOW:HIGH", help_behavior_hint="")] = ()
     """Search space: NAME=LOW:HIGH[:log], NAME=A,B,C, or a TOML file. May be repeated."""
     set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
-    """Fix a hyperparameter in all trials. May be repeated."""
+    """Fix a hyperparameter that has no flag in all trials. May be repeated."""
     seeds: Seeds = "0"
     """Each trial is the mean over these seeds: 3, or 0,4,7, or 0:10 (10 excluded)."""
     study_seed: Count = 0
@@ -114,13 +115,15 @@ def tune(options: TuneOptions) -> int:
             print_status(f"perdure: all trials failed; reasons are in {folder / 'trials.csv'}")
         return 1
     title = f"{search.config}: validation accuracy of {len(trials)} trials"
+    if search.config.max_steps is not None:
+        title += f" (first {search.config.max_steps} steps)"
     write_figure(folder / "study.svg", trials, search.space, title)
     command = _command(options, search, best)
     if not quiet:
-        show(_trials_table(trials, search.space, title))
+        show(_trials_table(trials, search.space, title), stderr=options.output.json)
         print_status(f"All trials and their figure are in {folder}")
         print_status("Evaluate the best one on the test set:")
-        print(command, flush=True)
+        print(command, file=sys.stderr if options.output.json else sys.stdout, flush=True)
     if options.output.json:
         line = {
             "study": search.name,
@@ -141,7 +144,7 @@ def _search(options: TuneOptions) -> Search:
     if not 0 <= options.study_seed < 2**32:
         raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
     seeds, optimizer = parse_seeds(options.seeds), options.optimizer.optimizer
-    fixed = options.optimizer.given() | assignments(options.set)
+    fixed = options.hyperparameters.given() | options.optimizer.given() | assignments(options.set)
     config = options.resolve(options.method, fixed, validation=options.validation)
     dataset = read_dataset(config)
     build_run(config, dataset, seeds[0])  # rejects invalid values
@@ -150,10 +153,10 @@ def _search(options: TuneOptions) -> Search:
     else:
         space = default_space(options.method, optimizer, own_stream=config.dataset is None)
     if options.space and (both := sorted(space.keys() & fixed.keys())):
-        raise ValueError(f"{both[0]} is in --space and in --set; omit one of them")
+        raise ValueError(f"{both[0]} is in --space and fixed; omit one of them")
     space = {name: part for name, part in space.items() if name not in fixed}
     if not space:
-        raise ValueError("--set fixes every hyperparameter of the search space")
+        raise ValueError("every hyperparameter of the search space is fixed")
     try:
         check_names(space, options.method, optimizer)
         space = fit_to_method(space, options.method)

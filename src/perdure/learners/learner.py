@@ -618,6 +618,11 @@ class Learner(Undoable, ABC):
             )
         if self._head is not None:
             check_outputs(self._head, logits.shape[1])
+        if logits.shape[1] > 1 and (logits >= 0).all() and abs(float(logits.sum()) - 1) < 1e-4:
+            warnings.warn(
+                "the network returns probabilities instead of logits; remove its softmax",
+                stacklevel=2,
+            )
         return InputSpec(layout(one), logits.shape[1], smallest.size)
 
     # -- state ------------------------------------------------------------------------------

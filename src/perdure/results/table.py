@@ -189,11 +189,18 @@ class Setting:
 
         The predictor is the answering one by default, here and below.
         """
+        values = self.by_seed(predictor, kind, key)
+        return Spread.over(values) if values else None
+
+    def by_seed(
+        self, predictor: str | None = None, kind: Kind = "class_il", key: str = "mean"
+    ) -> list[float]:
+        """The same field for each seed; empty unless every run has it."""
         if not self.predictors:
-            return None
+            return []
         found = self.scores(predictor or self.predictors[0], kind)
         values = [value for scores in found if (value := getattr(scores, key)) is not None]
-        return Spread.over(values) if values and len(values) == len(self.runs) else None
+        return values if len(values) == len(self.runs) else []
 
     @property
     def prequential_window(self) -> int | None:
@@ -240,9 +247,10 @@ class Setting:
         """Plain values for one JSON line; accuracies in percent."""
         config, departures = self.config, self.config.departures()
 
-        def plain(predictor: str, kind: Kind, key: str = "mean") -> dict[str, float | None]:
+        def plain(predictor: str, kind: Kind, key: str = "mean") -> dict[str, Any]:
             found = self.spread(predictor, kind, key)
-            return {"mean": found and found.mean, "std": found and found.std}
+            values = self.by_seed(predictor, kind, key)
+            return {"mean": found and found.mean, "std": found and found.std, "by_seed": values}
 
         predictors: dict[str, dict[str, Any]] = {}
         for name in self.predictors:
@@ -299,6 +307,13 @@ class Comparison:
     def own(self) -> bool:
         """Whether the stream is a user's own."""
         return self.stream not in catalog.STREAMS
+
+    @property
+    def follows_the_paper(self) -> bool:
+        """Whether stream, data and length are the paper's, so that its claims can be checked."""
+        entry = catalog.STREAMS.get(self.stream)
+        shortened = self.config.max_steps is not None or self.config.validation is not None
+        return entry is not None and self.config.dataset == entry.datasets[0] and not shortened
 
     @property
     def stream_title(self) -> str:

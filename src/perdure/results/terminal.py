@@ -24,13 +24,24 @@ LOG_WIDTH = 250
 """Columns in a file or a pipe, where nothing has to be folded."""
 
 
-def show(*tables: Table) -> None:
-    """Print tables to stdout, as wide as the terminal, or as wide as they need to be in a log."""
-    console = Console()
+def show(*tables: Table, stderr: bool = False) -> None:
+    """Print tables to stdout, as wide as the terminal, or as wide as they need to be in a log.
+
+    To stderr if asked, for example because stdout has JSON.
+    """
+    console = Console(stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = Console(width=LOG_WIDTH)
+        console = Console(stderr=stderr, width=LOG_WIDTH)
     for table in tables:
         console.print(table)
+
+
+def cut_short(settings: Sequence[Setting]) -> str:
+    """A sentence if --max-steps ended the training of some settings early; else empty."""
+    if all(setting.complete for setting in settings):
+        return ""
+    steps = max(run.result.steps for s in settings for run in s.runs if not s.complete)
+    return f"Training ended after {steps} steps, before the end of the stream"
 
 
 def results_table(

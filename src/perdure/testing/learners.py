@@ -6,11 +6,14 @@ import itertools
 import json
 import math
 import tempfile
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import FunctionType, ModuleType
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -440,18 +443,38 @@ def _invalid_files(folder: Path, learner: Learner) -> Iterator[tuple[str, Path]]
 
 @rule(LEARNER_CHECKS)
 def memory_is_bounded(make: MakeLearner) -> None:
-    """The state does not grow with the number of batches."""
+    """Neither the state nor what else the learner holds grows with the number of batches."""
     learner = _trained(make, _LINEAR)
 
-    def size_after(batches: int) -> int:
-        """Return the bytes of all tensors in the state plus the number of other values."""
+    def sizes_after(batches: int) -> dict[str, int]:
         for seed in range(batches):
             learner.observe(*_LINEAR.samples(_ALL, 8, seed=seed)[:2])
-        leaves = [leaf for _, leaf in _leaves(learner.state_dict())]
-        return sum(t.nbytes if isinstance(t, Tensor) else len(str(t).split()) for t in leaves)
+        return {"the state": _size(learner.state_dict()), "the learner": _size(learner)}
 
-    few, many = size_after(16), size_after(32)
-    require(many <= few, f"the state grew from {few} to {many} bytes between 16 and 48 batches")
+    few, many = sizes_after(16), sizes_after(32)
+    for what in few:
+        sizes = f"from {few[what]} to {many[what]} bytes"
+        require(many[what] <= few[what], f"{what} grew {sizes} between 16 and 48 batches")
+
+
+def _size(whole: object) -> int:
+    """Bytes of all tensors and arrays that an object holds, and a byte for every other value."""
+    found, total, todo = set[int](), 0, [whole]
+    while todo:
+        part = todo.pop()
+        if id(part) in found or isinstance(part, type | ModuleType | FunctionType):
+            continue
+        found.add(id(part))
+        if isinstance(part, Tensor | np.ndarray):
+            total += part.nbytes
+            continue
+        total += 1
+        if isinstance(part, Mapping):
+            todo += [*part.keys(), *part.values()]
+        elif isinstance(part, list | tuple | set | frozenset | deque):
+            todo += part
+        todo += vars(part).values() if hasattr(part, "__dict__") else ()
+    return total
 
 
 @rule(LEARNER_CHECKS)
