@@ -354,10 +354,12 @@ def windows(found: Sequence[Comparison]) -> str:
             *(str(c.preset.ours), str(len(c.preset.seeds))),
             *(str(c.windows.ours), f"{len(c.windows.seeds)} of {c.planned}"),
             f"{signed(c.difference)} ± {c.two_errors:.2f}",
+            *(str(c.windows.accuracy[name]) for name in ("plastic", "working")),
         ]
         for c in found
     ]
     head = ("stream", "buffer", "tuned preset", "seeds", "windows", "seeds", "difference")
+    head += ("plastic, windows", "working, windows")
     done = {(c.preset.config.stream, c.preset.config.buffer_size) for c in found}
     missing = [
         f"{s}/{size}" for s, size in planned_windows(ROOT / "results") if (s, size) not in done
