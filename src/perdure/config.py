@@ -232,7 +232,7 @@ class RunConfig:
 
     def stream_title(self, own_name: str) -> str:
         """The stream's name in the catalog, or the name that a user's stream has given itself."""
-        unnamed = own_name in ("", "own")
+        unnamed = own_name in ("", "own", *catalog.STREAMS)
         return self.stream if self.stream in catalog.STREAMS or unnamed else own_name
 
     @property

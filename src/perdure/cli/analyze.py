@@ -89,8 +89,8 @@ def analyze(options: AnalyzeOptions) -> int:
                     trust_code=options.trust_code,
                 )
             except ValueError as error:
-                failed[name] = str(error)
-                print_status(f"failed: {name}: {error}")
+                failed[name] = str(error).removeprefix(name).lstrip(": ")
+                print_status(f"failed: {name}: {failed[name]}")
                 continue
             analyzed[name] = with_analysis(run)
             if not quiet:
