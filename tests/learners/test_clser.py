@@ -401,9 +401,9 @@ def test_choice_does_not_saturate(plastic: list[float], stable: list[float]) -> 
 
 def test_stable_memory_predicts() -> None:
     learner = CLSER(nn.Linear(3, 2), buffer_size=4)
-    constant(learner.stable.network, [0.0, 1.0])
-    constant(learner.plastic.network, [1.0, 0.0])
-    constant(learner.network, [1.0, 0.0])
+    constant(learner.stable.network, [0.0, 2.0])
+    constant(learner.plastic.network, [2.0, 0.0])
+    constant(learner.network, [2.0, 0.0])
     assert list(learner.predictors()) == ["stable", "plastic", "working"]
     assert learner.predict(torch.rand(2, 3)).tolist() == [1, 1]
     found = {name: p(torch.rand(1, 3)).argmax() for name, p in learner.predictors().items()}

@@ -183,7 +183,9 @@ def test_nonfinite_loss_of_the_second_step_is_detected() -> None:
     learner.observe(*task(0)[:2])
     samples = task(0)._replace(logits=torch.full((40, CLASSES), math.nan, dtype=torch.float64))
     learner.memory.add(samples)
-    learner.observe(*task(0)[:2])
+    with pytest.raises(ValueError, match="infinite"):
+        learner.observe(*task(0)[:2])
+    learner.observe(*task(0)[:2], check=False)
     assert int(learner.nonfinite_step) == int(learner.steps) == 2
 
 

@@ -89,6 +89,7 @@ class ICaRL(Learner):
         check_weights(weight_decay=weight_decay)
         if optimizer is None:
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
+            self._note_settings()
         self.memory = ExemplarSet(
             buffer_size,
             buffer_bytes=buffer_bytes,

@@ -144,8 +144,7 @@ class Learner(Undoable, ABC):
         self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
         """Its optimizer, for example for a learning-rate scheduler."""
-        self._first_settings = get_state(optimizer)["groups"]
-        """Settings of the optimizer at the start, which a schedule may change."""
+        self._note_settings()
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
@@ -179,6 +178,10 @@ class Learner(Undoable, ABC):
         size = sum(p.numel() for p in self.network.parameters())
         name = type(self).__name__
         return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
+
+    def _note_settings(self) -> None:
+        """Note the settings of the optimizer at the start, which a schedule may change."""
+        self._first_settings = get_state(self.optimizer)["groups"]
 
     def _create_guards(self) -> None:
         self._lock = threading.RLock()
