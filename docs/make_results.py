@@ -358,8 +358,10 @@ def windows(found: Sequence[Comparison]) -> str:
         ]
         for c in found
     ]
-    head = ("stream", "buffer", "tuned preset", "seeds", "windows", "seeds", "difference")
-    head += ("plastic, windows", "working, windows")
+    head = [
+        *("stream", "buffer", "tuned preset", "seeds", "windows", "seeds", "difference"),
+        *("plastic, windows", "working, windows"),
+    ]
     done = {(c.preset.config.stream, c.preset.config.buffer_size) for c in found}
     missing = [
         f"{s}/{size}" for s, size in planned_windows(ROOT / "results") if (s, size) not in done
