@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from os import PathLike
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.age_histogram import AgeHistogram
-from perdure.learners.arguments import Augment, check_counts, check_weights
+from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
-from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise, Predictor
-from perdure.memory import AgeTrackingReservoir, SemanticMemory, Storage, Update
+from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
 from perdure.structures import Inputs
 
 
@@ -88,27 +88,21 @@ class CLSER(ConsistentReplay):
     ) -> None:
         super().__init__(
             network,
+            buffer_size=buffer_size,
+            buffer_bytes=buffer_bytes,
+            memory_batch=memory_batch,
             lr=lr,
             optimizer=optimizer,
             augment=augment,
             normalise=normalise,
             grow=grow,
             head=head,
+            memory_device=memory_device,
+            memory_folder=memory_folder,
             seed=seed,
         )
-        check_counts(memory_batch=memory_batch)
         check_weights(consistency_weight=consistency_weight)
-        self.memory_batch = memory_batch
         self.consistency_weight = consistency_weight
-        self.memory = AgeTrackingReservoir(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            clock=self.steps,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
-        self.forward_batches = MultiBatchForward(network)
         self.plastic = SemanticMemory(
             network,
             window=plastic_window,
@@ -128,6 +122,10 @@ class CLSER(ConsistentReplay):
             seed=seed,
         )
         self.replay_ages = AgeHistogram(self.device)
+
+    def create_memory(self, buffer_size: int | None, **options: Any) -> AgeTrackingReservoir:
+        """Create the memory, whose clock is the number of steps."""
+        return AgeTrackingReservoir(buffer_size, clock=self.steps, **options)
 
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """Lines 4 and 5 of Algorithm 1: use the memory that is surer of each sample's class.

@@ -9,8 +9,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from perdure.learners.learner import Learner
-from perdure.learners.multi_batch import MultiBatchForward
+from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir, SemanticMemory
 from perdure.records import Samples
 from perdure.structures import Inputs, length, select
@@ -31,14 +30,12 @@ class ReplayLogits(NamedTuple):
     """Boolean [n], with two semantic memories: whether the plastic one provided each row."""
 
 
-class ConsistentReplay(Learner):
+class ConsistentReplay(ReplayLearner):
     """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits."""
 
     replays_with_batch = True
     memory: Reservoir
-    memory_batch: int
     consistency_weight: float
-    forward_batches: MultiBatchForward
     _lags = 0
     """Successive checks that showed a lag; -1 after the warning."""
 

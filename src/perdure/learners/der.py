@@ -9,16 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts, check_weights
-from perdure.learners.learner import Learner
-from perdure.learners.multi_batch import MultiBatchForward
+from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.predictor import Normalise
-from perdure.memory import Reservoir, Storage
+from perdure.learners.replay import ReplayLearner
+from perdure.memory import Reservoir
 from perdure.records import Samples
 from perdure.structures import Inputs
 
 
-class DER(Learner):
+class DER(ReplayLearner):
     """Replay that keeps the logits of stored samples close to their values when stored.
 
     Defaults are the published setting for S-CIFAR-10 with a buffer of 500.
@@ -73,26 +72,21 @@ class DER(Learner):
     ) -> None:
         super().__init__(
             network,
+            buffer_size=buffer_size,
+            buffer_bytes=buffer_bytes,
+            memory_batch=memory_batch,
             lr=lr,
             optimizer=optimizer,
             augment=augment,
             normalise=normalise,
             grow=grow,
             head=head,
+            memory_device=memory_device,
+            memory_folder=memory_folder,
             seed=seed,
         )
-        check_counts(memory_batch=memory_batch)
         check_weights(alpha=alpha)
-        self.memory_batch = memory_batch
         self.alpha = alpha
-        self.memory = Reservoir(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
-        self.forward_batches = MultiBatchForward(network)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M stores x with z = h(x)."""

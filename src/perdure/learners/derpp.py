@@ -9,16 +9,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts, check_weights
-from perdure.learners.learner import Learner
-from perdure.learners.multi_batch import MultiBatchForward
+from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.predictor import Normalise
-from perdure.memory import Reservoir, Storage
+from perdure.learners.replay import ReplayLearner
+from perdure.memory import Reservoir
 from perdure.records import Samples
 from perdure.structures import Inputs
 
 
-class DERPP(Learner):
+class DERPP(ReplayLearner):
     """DER with a second, independent replay batch whose labels are learned.
 
     Defaults are the published setting for S-CIFAR-10 with a buffer of 500.
@@ -75,27 +74,22 @@ class DERPP(Learner):
     ) -> None:
         super().__init__(
             network,
+            buffer_size=buffer_size,
+            buffer_bytes=buffer_bytes,
+            memory_batch=memory_batch,
             lr=lr,
             optimizer=optimizer,
             augment=augment,
             normalise=normalise,
             grow=grow,
             head=head,
+            memory_device=memory_device,
+            memory_folder=memory_folder,
             seed=seed,
         )
-        check_counts(memory_batch=memory_batch)
         check_weights(alpha=alpha, beta=beta)
-        self.memory_batch = memory_batch
         self.alpha = alpha
         self.beta = beta
-        self.memory = Reservoir(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
-        self.forward_batches = MultiBatchForward(network)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Equation 6: L = CE(h(x), y) + α MSE(h(x'), z') + β CE(h(x''), y''); then M stores x."""

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from os import PathLike
-
-import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts
-from perdure.learners.learner import Learner
-from perdure.learners.predictor import Normalise
-from perdure.memory import Reservoir, Storage
+from perdure.learners.replay import ReplayLearner
+from perdure.memory import Reservoir
 from perdure.records import Samples
 from perdure.structures import Inputs
 
 
-class ER(Learner):
+class ER(ReplayLearner):
     """Trains on each batch together with samples from a reservoir of past ones.
 
     Args:
@@ -48,43 +42,6 @@ class ER(Learner):
     _changes_weights_last = True
     replays_with_batch = True
     memory: Reservoir
-
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        buffer_size: int | None = None,
-        buffer_bytes: int | str | None = None,
-        memory_batch: int = 32,
-        lr: float | None = None,
-        optimizer: Optimizer | None = None,
-        augment: Augment | None = None,
-        normalise: Normalise | None = None,
-        grow: bool = False,
-        head: str | None = None,
-        memory_device: torch.device | str | None = None,
-        memory_folder: str | PathLike[str] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            network,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            grow=grow,
-            head=head,
-            seed=seed,
-        )
-        check_counts(memory_batch=memory_batch)
-        self.memory_batch = memory_batch
-        self.memory = Reservoir(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Minimise the mean loss over new and replayed samples, then present the new ones to M."""

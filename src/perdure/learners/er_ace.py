@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from os import PathLike
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts
-from perdure.learners.learner import Learner
-from perdure.learners.multi_batch import MultiBatchForward
-from perdure.learners.predictor import Normalise
-from perdure.memory import Reservoir, Storage
+from perdure.learners.replay import ReplayLearner
+from perdure.memory import Reservoir
 from perdure.records import Samples
 from perdure.structures import Inputs
 
 
-class ERACE(Learner):
+class ERACE(ReplayLearner):
     """ER whose new samples compete only with the other classes of their batch.
 
     In ER, a batch of new classes also lowers the logits of all old ones, which disrupts what the
@@ -31,7 +25,8 @@ class ERACE(Learner):
         buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
-        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure.
+        optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
+            instead of `lr`.
         augment: Random augmentation `augment(inputs, generator)` of new and replayed samples.
         normalise: Maps raw inputs to network inputs; by default, scales uint8 to [0, 1].
         grow: Whether the networks grow when a label arrives for which they have no output.
@@ -41,7 +36,7 @@ class ERACE(Learner):
         seed: Seed of all random draws.
 
     Examples:
-        >>> learner = ERACE(nn.Linear(4, 3), buffer_size=20)
+        >>> learner = ERACE(torch.nn.Linear(4, 3), buffer_size=20)
         >>> for _ in range(3):
         ...     learner.observe(torch.rand(8, 4), torch.randint(3, (8,)))
         >>> sorted(learner.totals())
@@ -51,44 +46,6 @@ class ERACE(Learner):
     _changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
-
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        buffer_size: int | None = None,
-        buffer_bytes: int | str | None = None,
-        memory_batch: int = 32,
-        lr: float | None = None,
-        optimizer: Optimizer | None = None,
-        augment: Augment | None = None,
-        normalise: Normalise | None = None,
-        grow: bool = False,
-        head: str | None = None,
-        memory_device: torch.device | str | None = None,
-        memory_folder: str | PathLike[str] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            network,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            grow=grow,
-            head=head,
-            seed=seed,
-        )
-        check_counts(memory_batch=memory_batch)
-        self.memory_batch = memory_batch
-        self.memory = Reservoir(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
-        self.forward_batches = MultiBatchForward(network)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """L = CE(X_in, C_curr) + CE(X_bf, all classes), C_curr being the classes of the batch."""

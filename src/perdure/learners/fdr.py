@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from os import PathLike
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
-from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts
-from perdure.learners.learner import Learner
-from perdure.learners.predictor import Normalise
-from perdure.memory import BalancedTaskBuffer, Storage
+from perdure.learners.replay import ReplayLearner
+from perdure.memory import BalancedTaskBuffer
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.structures import Inputs
 
 
-class FDR(Learner):
+class FDR(ReplayLearner):
     """Keeps the outputs on stored samples close to their values at the end of their task.
 
     The memory is divided equally between the tasks so far. The loss in the totals is the sum over
@@ -28,8 +25,8 @@ class FDR(Learner):
         network: Network to train, in place. It maps inputs [n, ...] to logits [n, classes]; with a
             softmax it is the paper's f.
         buffer_size: Maximum number of stored samples, with their logits at the end of their task,
-        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
             the paper's f_old.
+        buffer_bytes: Their maximum size in bytes, such as "64MB", instead of `buffer_size`.
         memory_batch: Number of samples replayed per step.
         lr: Learning rate of the default optimizer, plain SGD; 0.03 by default.
         optimizer: Any torch optimizer over parameters of `network` whose `step` needs no closure,
@@ -43,7 +40,7 @@ class FDR(Learner):
         seed: Seed of all random draws.
 
     Examples:
-        >>> learner = FDR(nn.Linear(4, 3), buffer_size=20)
+        >>> learner = FDR(torch.nn.Linear(4, 3), buffer_size=20)
         >>> task = Samples(torch.rand(50, 4), torch.randint(3, (50,)))
         >>> learner.observe(task.inputs[:8], task.labels[:8])
         >>> learner.end_task(task)
@@ -56,43 +53,10 @@ class FDR(Learner):
     memory: BalancedTaskBuffer
     default_lr = 0.03
 
-    def __init__(
-        self,
-        network: nn.Module,
-        *,
-        buffer_size: int | None = None,
-        buffer_bytes: int | str | None = None,
-        memory_batch: int = 32,
-        lr: float | None = None,
-        optimizer: Optimizer | None = None,
-        augment: Augment | None = None,
-        normalise: Normalise | None = None,
-        grow: bool = False,
-        head: str | None = None,
-        memory_device: torch.device | str | None = None,
-        memory_folder: str | PathLike[str] | None = None,
-        seed: int = 0,
-    ) -> None:
-        super().__init__(
-            network,
-            lr=lr,
-            optimizer=optimizer,
-            augment=augment,
-            normalise=normalise,
-            grow=grow,
-            head=head,
-            seed=seed,
-        )
-        check_counts(memory_batch=memory_batch)
-        self.memory_batch = memory_batch
-        self.memory = BalancedTaskBuffer(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
-        self.choice = generator(seed, "task samples", self.device)
+    def create_memory(self, buffer_size: int | None, **options: Any) -> BalancedTaskBuffer:
+        """Create the memory, and the generator that chooses what it stores."""
+        self.choice = generator(self._seed, "task samples", self.device)
+        return BalancedTaskBuffer(buffer_size, **options)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Take an optimizer step on the batch, then one towards f_old."""

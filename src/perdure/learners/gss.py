@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,9 +16,9 @@ from perdure.learners.gradient_similarity import (
     compare_linear_layers,
     has_only_linear_layers,
 )
-from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, evaluation_mode
-from perdure.memory import GradientBuffer, Storage
+from perdure.learners.replay import ReplayLearner
+from perdure.memory import GradientBuffer
 from perdure.records import Samples
 from perdure.structures import Inputs
 
@@ -25,7 +26,7 @@ FIRST_SCORE = 0.1
 """Score of samples that arrive while the memory is empty."""
 
 
-class GSS(Learner):
+class GSS(ReplayLearner):
     """Replay from a memory that prefers samples with dissimilar gradients.
 
     The score c = max_i cos(g, G_i) + 1 of a sample compares its gradient g with the gradients G of
@@ -83,26 +84,27 @@ class GSS(Learner):
     ) -> None:
         super().__init__(
             network,
+            buffer_size=buffer_size,
+            buffer_bytes=buffer_bytes,
+            memory_batch=memory_batch,
             lr=lr,
             optimizer=optimizer,
             augment=augment,
             normalise=normalise,
             grow=grow,
             head=head,
+            memory_device=memory_device,
+            memory_folder=memory_folder,
             seed=seed,
         )
-        check_counts(memory_batch=memory_batch, gss_batch=gss_batch, inner_steps=inner_steps)
-        self.memory_batch = memory_batch
+        check_counts(gss_batch=gss_batch, inner_steps=inner_steps)
         self.gss_batch = gss_batch
         self.inner_steps = inner_steps
-        self.memory = GradientBuffer(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
         self._linear = has_only_linear_layers(network)
+
+    def create_memory(self, buffer_size: int | None, **options: Any) -> GradientBuffer:
+        """Create the memory."""
+        return GradientBuffer(buffer_size, **options)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """Train on new and replayed samples, then present the new ones to the memory."""

@@ -8,11 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts, check_weights
+from perdure.learners.arguments import Augment, check_weights
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
-from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise, Predictor
-from perdure.memory import Reservoir, SemanticMemory, Storage, Update
+from perdure.memory import SemanticMemory, Update
 from perdure.structures import Inputs
 
 
@@ -77,26 +76,21 @@ class MeanER(ConsistentReplay):
     ) -> None:
         super().__init__(
             network,
+            buffer_size=buffer_size,
+            buffer_bytes=buffer_bytes,
+            memory_batch=memory_batch,
             lr=lr,
             optimizer=optimizer,
             augment=augment,
             normalise=normalise,
             grow=grow,
             head=head,
+            memory_device=memory_device,
+            memory_folder=memory_folder,
             seed=seed,
         )
-        check_counts(memory_batch=memory_batch)
         check_weights(consistency_weight=consistency_weight)
-        self.memory_batch = memory_batch
         self.consistency_weight = consistency_weight
-        self.memory = Reservoir(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
-        self.forward_batches = MultiBatchForward(network)
         self.mean = SemanticMemory(
             network, window=window, decay=decay, rate=rate, name="mean", update=update, seed=seed
         )

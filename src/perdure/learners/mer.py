@@ -10,14 +10,14 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.learners.arguments import Augment, check_counts
-from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
-from perdure.memory import Reservoir, Storage
+from perdure.learners.replay import ReplayLearner
+from perdure.memory import Reservoir
 from perdure.records import Samples
 from perdure.structures import Inputs
 
 
-class MER(Learner):
+class MER(ReplayLearner):
     """Replay with Reptile meta-updates, which pull the weights back towards their start.
 
     Algorithm 1 of the paper takes k SGD steps on one sample each per inner batch. Here, as in the
@@ -76,29 +76,26 @@ class MER(Learner):
     ) -> None:
         super().__init__(
             network,
+            buffer_size=buffer_size,
+            buffer_bytes=buffer_bytes,
+            memory_batch=memory_batch,
             lr=lr,
             optimizer=optimizer,
             augment=augment,
             normalise=normalise,
             grow=grow,
             head=head,
+            memory_device=memory_device,
+            memory_folder=memory_folder,
             seed=seed,
         )
-        check_counts(memory_batch=memory_batch, inner_steps=inner_steps)
+        check_counts(inner_steps=inner_steps)
         for name, rate in (("beta", beta), ("gamma", gamma)):
             if not 0 < rate <= 1:
                 raise ValueError(f"{name} is {rate}; expected a number above 0, at most 1")
-        self.memory_batch = memory_batch
         self.beta = beta
         self.gamma = gamma
         self.inner_steps = inner_steps
-        self.memory = Reservoir(
-            buffer_size,
-            buffer_bytes=buffer_bytes,
-            seed=seed,
-            device=self.device,
-            storage=Storage(memory_device, memory_folder),
-        )
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1."""
