@@ -68,6 +68,7 @@ class EpisodicMemory(Undoable):
         self.selection = generator(seed, "replay", device)
         # Has one extra row, `buffer_size`: samples that are not kept are written there.
         self._stored: Samples | None = None
+        self._create_state(seed)
         self._set_size(buffer_size or 0)
 
     def __repr__(self) -> str:
@@ -95,6 +96,9 @@ class EpisodicMemory(Undoable):
     def capturable(self) -> bool:
         """Whether samples can be drawn and added inside a CUDA graph."""
         return self.storage.capturable(self.device)
+
+    def _create_state(self, seed: int) -> None:
+        """Create what a subclass needs besides the stored samples. No-op by default."""
 
     def _set_size(self, size: int) -> None:
         """Set the number of rows; 0 if it is not known yet. Called before samples are stored."""
@@ -260,18 +264,7 @@ class EpisodicMemory(Undoable):
 class GroupedMemory(EpisodicMemory):
     """A memory whose rows are ordered by group: one group per task or class."""
 
-    def __init__(
-        self,
-        buffer_size: int | None = None,
-        *,
-        buffer_bytes: int | str | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        storage: Storage | None = None,
-    ) -> None:
-        super().__init__(
-            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
-        )
+    def _create_state(self, seed: int) -> None:
         self.counts: dict[int, int] = {}
         """Number of stored samples of each group, in row order."""
 

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor
 
 from perdure.memory.episodic import EpisodicMemory
-from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.undo import save_generator, save_rows
@@ -45,19 +44,8 @@ class GradientBuffer(EpisodicMemory):
 
     saved_by_itself = (*EpisodicMemory.saved_by_itself, "insertion", "scores", "_sums")
 
-    def __init__(
-        self,
-        buffer_size: int | None = None,
-        *,
-        buffer_bytes: int | str | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        storage: Storage | None = None,
-    ) -> None:
-        super().__init__(
-            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
-        )
-        self.insertion = generator(seed, "gradient selection", device)
+    def _create_state(self, seed: int) -> None:
+        self.insertion = generator(seed, "gradient selection", self.device)
 
     def _set_size(self, size: int) -> None:
         super()._set_size(size)

@@ -33,21 +33,10 @@ class Reservoir(EpisodicMemory):
 
     saved_by_itself: tuple[str, ...] = (*EpisodicMemory.saved_by_itself, "insertion")
 
-    def __init__(
-        self,
-        buffer_size: int | None = None,
-        *,
-        buffer_bytes: int | str | None = None,
-        seed: int = 0,
-        device: torch.device | str = "cpu",
-        storage: Storage | None = None,
-    ) -> None:
-        super().__init__(
-            buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
-        )
-        self.seen = torch.zeros((), dtype=torch.int64, device=device)
+    def _create_state(self, seed: int) -> None:
+        self.seen = torch.zeros((), dtype=torch.int64, device=self.device)
         """Number of samples added so far."""
-        self.insertion = generator(seed, "reservoir", device)
+        self.insertion = generator(seed, "reservoir", self.device)
 
     def add(self, samples: Samples) -> None:
         """Present samples of the stream in order; each may replace a stored one.

@@ -49,7 +49,7 @@ class TaskBuffer(GroupedMemory):
         super().__init__(
             buffer_size, buffer_bytes=buffer_bytes, seed=seed, device=device, storage=storage
         )
-        self.choice = generator(seed, "task samples", device)
+        self.choice = generator(seed, "task samples", self.device)
 
     def _set_size(self, size: int) -> None:
         if 0 < size < self.tasks:
