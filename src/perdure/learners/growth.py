@@ -8,7 +8,8 @@ optimizers, learning-rate schedulers and memories keep referring to them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -16,7 +17,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from perdure.learners.predictor import Predictor
-from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.undo import on_failure
@@ -85,86 +85,53 @@ def check_outputs(head: Head, outputs: int) -> None:
         )
 
 
-class Growth:
-    """Replaces the data of tensors by larger ones, and can undo it.
+def _larger_tensors(
+    learner: Learner, heads: list[nn.Linear], classes: int, scale: float
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every tensor that grows with its larger data; the first head is the network's own.
 
-    Args:
-        classes: Number of classes afterwards.
-        seed: Seed of the new rows.
+    New weights are drawn with the standard deviation `scale`. The row of a class depends on the
+    seed, the class and the scale only, so all networks get the same. That of the old weights keeps
+    a new class from starting with much smaller gradients.
     """
-
-    def __init__(self, classes: int, seed: int) -> None:
-        self.classes = classes
-        self.seed = seed
-        self._changes: list[tuple[Tensor, Tensor, Tensor]] = []
-
-    def add_head(self, head: nn.Linear, scale: float) -> None:
-        """Append weights drawn at random, and biases of zero.
-
-        The row of a class depends on the seed, the class and the scale only, so all networks get
-        the same.
-
-        Args:
-            head: The layer that grows.
-            scale: Standard deviation of the new weights. That of the old ones keeps a new class
-                from starting with much smaller gradients.
-        """
-        bound = scale * math.sqrt(3)
+    bound = scale * math.sqrt(3)
+    for head in heads:
         for name, parameter in head.named_parameters(recurse=False):
-            rows = parameter.new_zeros(self.classes - len(parameter), *parameter.shape[1:]).cpu()
+            rows = parameter.new_zeros(classes - len(parameter), *parameter.shape[1:]).cpu()
             if name == "weight":
                 for number, row in enumerate(rows, len(parameter)):
-                    draws = generator(self.seed, f"{name} of class {number}")
+                    draws = generator(learner._seed, f"weight of class {number}")
                     row.uniform_(-bound, bound, generator=draws)
-            self._append(parameter, rows)
+            yield parameter, torch.cat([parameter.data, rows.to(parameter.data)])
+    zeros = [*_optimizer_state(learner.optimizer, heads[0]), *learner.per_class()]
+    for tensor in zeros:
+        rows = tensor.new_zeros(classes - len(tensor), *tensor.shape[1:])
+        yield tensor, torch.cat([tensor.data, rows])
+    logits = None if learner.memory is None else learner.memory.stored_logits()
+    if learner.memory is not None and logits is not None:
+        if learner.memory.buffer_bytes is not None:
+            raise ValueError(
+                "the memory stores logits within buffer_bytes, so it has no room for more; create "
+                "the learner with buffer_size instead"
+            )
+        # A sample that was stored before a class arrived does not belong to it. The new class
+        # gets the score of the class that the network found least likely.
+        lowest = logits.amin(dim=1, keepdim=True).expand(-1, classes - logits.shape[1])
+        yield logits, torch.cat([logits, lowest], dim=1)
 
-    def add_optimizer_state(self, optimizer: Optimizer, parameters: Iterable[Tensor]) -> None:
-        """Append zeros to the state of the given parameters: momentum, Adam's moments."""
-        for parameter in parameters:
-            for key, value in optimizer.state.get(parameter, {}).items():
-                if not isinstance(value, Tensor) or not value.ndim:  # a number of steps
-                    continue
-                if value.shape != parameter.shape:
-                    raise ValueError(
-                        f"{type(optimizer).__name__} has a state {key!r} of shape "
-                        f"{tuple(value.shape)}, for which growing is not defined"
-                    )
-                self.add_rows(value)
 
-    def add_rows(self, tensor: Tensor) -> None:
-        """Append zeros to a tensor with one row per class."""
-        self._append(tensor, tensor.new_zeros(self.classes - len(tensor), *tensor.shape[1:]))
-
-    def add_logits(self, memory: EpisodicMemory) -> None:
-        """Append columns to stored logits: for each sample, the lowest logit stored with it.
-
-        A sample that was stored before a class arrived does not belong to it. The new class thus
-        gets the score of the class that the network found least likely.
-        """
-        logits = memory.stored_logits()
-        if logits is not None:
-            if memory.buffer_bytes is not None:
+def _optimizer_state(optimizer: Optimizer, head: nn.Linear) -> Iterator[Tensor]:
+    """Yield the state of the head's parameters: momentum, Adam's moments."""
+    for parameter in head.parameters(recurse=False):
+        for key, value in optimizer.state.get(parameter, {}).items():
+            if not isinstance(value, Tensor) or not value.ndim:  # a number of steps
+                continue
+            if value.shape != parameter.shape:
                 raise ValueError(
-                    "the memory stores logits within buffer_bytes, so it has no room for more; "
-                    "create the learner with buffer_size instead"
+                    f"{type(optimizer).__name__} has a state {key!r} of shape "
+                    f"{tuple(value.shape)}, for which growing is not defined"
                 )
-            lowest = logits.amin(dim=1, keepdim=True)
-            columns = lowest.expand(-1, self.classes - logits.shape[1])
-            self._changes.append((logits, logits.data, torch.cat([logits, columns], dim=1)))
-
-    def _append(self, tensor: Tensor, rows: Tensor) -> None:
-        data = tensor.data
-        self._changes.append((tensor, data, torch.cat([data, rows.to(data)])))
-
-    def apply(self) -> None:
-        """Replace the data."""
-        for tensor, _, new in self._changes:
-            _replace_data(tensor, new)
-
-    def undo(self) -> None:
-        """Restore the old data."""
-        for tensor, old, _ in self._changes:
-            _replace_data(tensor, old)
+            yield value
 
 
 def _replace_data(tensor: Tensor, data: Tensor) -> None:
@@ -201,36 +168,28 @@ def grow_heads(
         check_outputs(head, outputs)
     copies = (network.get_submodule(head.name) for network in learner.networks())
     heads = [each for each in copies if isinstance(each, nn.Linear)]
-    growth = Growth(classes, learner._seed)
     # That of the classes known from the start, so that growing in several steps is the same.
     known = head.module.weight.detach()[: before - grown]
     scale = float(known.double().square().mean().sqrt())
     if not math.isfinite(scale):  # training has diverged
         scale = 1 / math.sqrt(head.module.in_features)
-    for each in heads:
-        growth.add_head(each, scale)
-    growth.add_optimizer_state(learner.optimizer, head.module.parameters(recurse=False))
-    for tensor in learner.per_class():
-        growth.add_rows(tensor)
-    if learner.memory is not None:
-        growth.add_logits(learner.memory)
+    larger = list(_larger_tensors(learner, heads, classes, scale))
+    smaller = [(tensor, tensor.data) for tensor, _ in larger]
 
-    def set_sizes(size: int) -> None:
+    def replace(size: int, tensors: list[tuple[Tensor, Tensor]]) -> None:
+        for tensor, data in tensors:
+            _replace_data(tensor, data)
         for each in heads:
             each.out_features = size
         learner.grown = grown + size - before
         if spec is not None:
             learner._input_spec = spec._replace(classes=size)
 
-    def undo() -> None:
-        growth.undo()
-        set_sizes(before)
-
+    undo = partial(replace, before, smaller)
     old = None if example is None else _outputs(learner, example)
     on_failure(undo)
     try:
-        growth.apply()
-        set_sizes(classes)
+        replace(classes, larger)
         if old is not None and not _kept(old, _outputs(learner, example), classes):
             raise ValueError("other layers follow it or depend on its size")
     except BaseException as error:
