@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from operator import call, is_
 from typing import Any
@@ -134,7 +134,12 @@ class Snapshot:
             torch.set_grad_enabled(self._gradients)
         while self.taken:
             try:
-                self._restore()
+                with torch.no_grad():
+                    for function, arguments in reversed(self.actions):
+                        function(*arguments)
+                for current, before in self._dicts:
+                    current.update(before)
+                    _remove_new(current, set(before))
                 self._copies, self._contents, self.postponed = {}, None, None
                 self.commit()
             except KeyboardInterrupt as error:
@@ -142,24 +147,13 @@ class Snapshot:
         if interruption is not None:
             raise interruption
 
-    def _restore(self) -> None:
-        with torch.no_grad():
-            for function, arguments in reversed(self.actions):
-                function(*arguments)
-            for current, before in self._dicts:
-                current.update(before)
-                _remove_new(current, set(before))
-
-    def add_dicts(self, dicts: Iterable[dict[Any, Any]]) -> None:
-        """Save which entries dicts have."""
-        self._dicts += [(current, current.copy()) for current in dicts]
-
     def add_optimizer(self, optimizer: Optimizer) -> None:
         """Save the state of an optimizer and the parameters that it updates."""
         if optimizer in self._saved:
             return
         tensors: list[Tensor] = []
-        self.add_dicts([*optimizer.param_groups, optimizer.state, *optimizer.state.values()])
+        dicts = [*optimizer.param_groups, optimizer.state, *optimizer.state.values()]
+        self._dicts += [(current, current.copy()) for current in dicts]
         for group in optimizer.param_groups:
             tensors += group["params"]
         for values in optimizer.state.values():
@@ -181,7 +175,8 @@ class _Contents:
     """What is saved of an object, found once and used until an attribute is replaced."""
 
     def __init__(self, owner: Undoable) -> None:
-        self._entries: list[_Entries] = []
+        self._entries: list[tuple[dict[Any, Any], int, list[Any], list[Any]]] = []
+        """Dicts, with their sizes and the keys and values that `_note` has found."""
         self.tensors: list[Tensor] = []
         self.scalars: list[Tensor] = []
         """Single numbers on a CPU, such as counters: faster to read than to copy."""
@@ -192,21 +187,22 @@ class _Contents:
     def copy_dicts(self) -> list[tuple[dict[Any, Any], dict[Any, Any]]] | None:
         """Return all dicts with copies of them, or None if something was replaced or added."""
         pairs = []
-        for entries in self._entries:
-            current = entries.current
+        for current, size, names, values in self._entries:
             before = current.copy()
-            if len(before) != entries.size:
-                return None
-            if not all(map(is_, map(before.__getitem__, entries.names), entries.values)):
+            if len(before) != size or not all(map(is_, map(before.__getitem__, names), values)):
                 return None
             pairs.append((current, before))
         return pairs
 
+    def _note(self, current: dict[Any, Any], ignored: tuple[str, ...] = ()) -> list[Any]:
+        """Return the values of a dict that may change in place or are not set yet."""
+        found = {k: v for k, v in current.items() if k not in ignored and _may_change(v)}
+        values = list(found.values())
+        self._entries.append((current, len(current), list(found), values))
+        return values
+
     def _add_object(self, part: Undoable) -> None:
-        attributes = vars(part)
-        kept = _Entries(attributes, part.saved_by_itself)
-        self._entries.append(kept)
-        for value in kept.values:
+        for value in self._note(vars(part), part.saved_by_itself):
             if isinstance(value, nn.Module):
                 for module in value.modules():
                     if module._buffers:
@@ -223,25 +219,13 @@ class _Contents:
                 self.stateful.append(value)
 
     def _add_dict(self, current: dict[Any, Any]) -> None:
-        kept = _Entries(current)
-        self._entries.append(kept)
-        for value in kept.values:
+        for value in self._note(current):
             if isinstance(value, Tensor):
                 self._add_tensor(value)
 
     def _add_tensor(self, tensor: Tensor) -> None:
         is_scalar = not tensor.ndim and tensor.device.type == "cpu"
         (self.scalars if is_scalar else self.tensors).append(tensor)
-
-
-class _Entries:
-    """A dict, and those of its values that may change in place or are not set yet."""
-
-    def __init__(self, current: dict[Any, Any], ignored: tuple[str, ...] = ()) -> None:
-        self.current = current
-        self.size = len(current)
-        found = {k: v for k, v in current.items() if k not in ignored and _may_change(v)}
-        self.names, self.values = list(found), list(found.values())
 
 
 def _may_change(value: object) -> bool:
