@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -131,32 +133,26 @@ def check_size(inputs: Inputs, spec: InputSpec) -> None:
         )
 
 
-class SmallestBatch:
-    """While active, finds the smallest batch for which BatchNorm can compute statistics.
+@contextmanager
+def find_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
+    """Collect the BatchNorm layers that receive a single value per channel inside the block.
 
-    Call the network with one sample inside the `with` block.
+    In training mode they cannot compute statistics of such a batch.
     """
+    found: list[nn.Module] = []
 
-    def __init__(self, network: nn.Module) -> None:
-        self.size = 1
-        self._norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]
-        self._handles: list[Any] = []
-
-    def __enter__(self) -> SmallestBatch:
-        for norm in self._norms:
-            save_hooks(norm)
-        for norm in self._norms:
-            self._handles.append(norm.register_forward_pre_hook(self._inspect))
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for handle in self._handles:
-            handle.remove()
-
-    def _inspect(self, norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def inspect(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
         channels = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
         if channels and inputs[0].numel() == channels:
-            self.size = 2
+            found.append(norm)
+
+    norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]
+    for norm in norms:
+        save_hooks(norm)
+    with ExitStack() as hooks:
+        for norm in norms:
+            hooks.enter_context(norm.register_forward_pre_hook(inspect))
+        yield found
 
 
 def has_unscaled_images(inputs: Inputs) -> bool:

@@ -25,11 +25,11 @@ from perdure.learners.export import export
 from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.inputs import (
     InputSpec,
-    SmallestBatch,
     check_inputs,
     check_labels,
     check_size,
     describe,
+    find_single_values,
     has_unscaled_images,
     read_inputs,
     read_labels,
@@ -608,7 +608,7 @@ class Learner(Undoable, ABC):
         """Find out what the network accepts and returns, with one sample in evaluation mode."""
         one = self._on_device(select(inputs, slice(0, 1)))
         try:
-            with SmallestBatch(self.network) as smallest:
+            with find_single_values(self.network) as norms:
                 logits = Predictor(self.network, self.normalise)(one)
         except (RuntimeError, ValueError, TypeError, LookupError) as error:
             raise ValueError(
@@ -626,7 +626,7 @@ class Learner(Undoable, ABC):
                 "the network returns probabilities instead of logits; remove its softmax",
                 stacklevel=2,
             )
-        return InputSpec(layout(one), logits.shape[1], smallest.size)
+        return InputSpec(layout(one), logits.shape[1], 2 if norms else 1)
 
     # -- state ------------------------------------------------------------------------------
 
