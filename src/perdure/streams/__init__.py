@@ -9,14 +9,11 @@ from perdure.streams.encoder import Encoder as Encoder
 from perdure.streams.from_batches import from_batches as from_batches
 from perdure.streams.from_data import from_dataset as from_dataset
 from perdure.streams.from_data import from_tensors as from_tensors
+from perdure.streams.from_images import ImageEncoder as ImageEncoder
 from perdure.streams.from_images import from_image_folder as from_image_folder
 from perdure.streams.from_table import from_table as from_table
 from perdure.streams.gcil import gcil as gcil
-from perdure.streams.image_encoder import ImageEncoder as ImageEncoder
 from perdure.streams.mnist360 import mnist360 as mnist360
-from perdure.streams.permuted import permuted as permuted
-from perdure.streams.rotated import rotate as rotate
-from perdure.streams.rotated import rotated as rotated
 from perdure.streams.split import split as split
 from perdure.streams.stream import Augment as Augment
 from perdure.streams.stream import ComposedTask as ComposedTask
@@ -25,3 +22,6 @@ from perdure.streams.stream import Stream as Stream
 from perdure.streams.stream import Task as Task
 from perdure.streams.stream import Test as Test
 from perdure.streams.table_encoder import TableEncoder as TableEncoder
+from perdure.streams.transformed import permuted as permuted
+from perdure.streams.transformed import rotate as rotate
+from perdure.streams.transformed import rotated as rotated

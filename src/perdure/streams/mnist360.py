@@ -12,8 +12,8 @@ from torch import Tensor
 from perdure.data import Dataset
 from perdure.records import Samples
 from perdure.streams.augment import Scale
-from perdure.streams.rotated import CHUNK, rotate
 from perdure.streams.stream import ComposedTask, Stream, Test, checksum_of
+from perdure.streams.transformed import CHUNK, rotate
 
 DIGITS = 9
 """Digits 0 to 8: a rotated 9 is a 6. The network still has ten outputs."""

@@ -12,10 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from perdure.data import Dataset
 from perdure.records import Samples, join
 from perdure.state import State
-from perdure.streams.augment import Scale
 from perdure.streams.encoder import Encoder
 from perdure.streams.holdout import hold_out
 
@@ -317,36 +315,6 @@ def _rows(task: Task, mask: Tensor) -> Samples:
     samples = task.samples()
     task.release()
     return samples.rows(mask.nonzero().squeeze(1).to(samples.labels.device))
-
-
-def transformed(
-    name: str,
-    dataset: Dataset,
-    transforms: Sequence[tuple[str, Callable[[Tensor], Tensor]]],
-    checksum: str,
-) -> Stream:
-    """A stream whose tasks, given by name and function, each transform all images."""
-
-    def apply(samples: Samples, transform: Callable[[Tensor], Tensor]) -> Samples:
-        return Samples(transform(samples.inputs), samples.labels)
-
-    n = len(dataset.train.labels)
-    return Stream(
-        name=name,
-        data=dataset.name,
-        classes=dataset.classes,
-        shape=tuple(dataset.train.inputs.shape[1:]),
-        tasks=[
-            Task(task, partial(apply, dataset.train, transform), size=n, drop_last=False)
-            for task, transform in transforms
-        ],
-        tests=[
-            Test(task, cache(partial(apply, dataset.test, transform)), since=number)
-            for number, (task, transform) in enumerate(transforms)
-        ],
-        normalise=Scale(),
-        checksum=checksum,
-    )
 
 
 def rows_of(labels: Tensor, classes: Sequence[int]) -> Tensor:

@@ -1,18 +1,51 @@
-"""R-MNIST: each task rotates all images by its own angle, exactly as Pillow does."""
+"""R-MNIST and P-MNIST: each task rotates or permutes all images in its own way."""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cache, partial
 
 import torch
 from torch import Tensor
 
 from perdure.data import Dataset
 from perdure.randomness import generator
-from perdure.streams.stream import Stream, checksum_of, transformed
+from perdure.records import Samples
+from perdure.streams.augment import Scale
+from perdure.streams.stream import Stream, Task, Test, checksum_of
 
 CHUNK = 1024
 """Images rotated at once if each has its own angle; limits memory use."""
+
+
+def _transformed(
+    name: str,
+    dataset: Dataset,
+    transforms: Sequence[tuple[str, Callable[[Tensor], Tensor]]],
+    checksum: str,
+) -> Stream:
+    """A stream whose tasks, given by name and function, each transform all images."""
+
+    def apply(samples: Samples, transform: Callable[[Tensor], Tensor]) -> Samples:
+        return Samples(transform(samples.inputs), samples.labels)
+
+    n = len(dataset.train.labels)
+    return Stream(
+        name=name,
+        data=dataset.name,
+        classes=dataset.classes,
+        shape=tuple(dataset.train.inputs.shape[1:]),
+        tasks=[
+            Task(task, partial(apply, dataset.train, transform), size=n, drop_last=False)
+            for task, transform in transforms
+        ],
+        tests=[
+            Test(task, cache(partial(apply, dataset.test, transform)), since=number)
+            for number, (task, transform) in enumerate(transforms)
+        ],
+        normalise=Scale(),
+        checksum=checksum,
+    )
 
 
 def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
@@ -26,7 +59,6 @@ def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
         seed: Seed of the angles.
         tasks: Number of tasks.
 
-    >>> from perdure import Samples
     >>> samples = Samples(torch.zeros(3, 1, 8, 8, dtype=torch.uint8), torch.arange(3))
     >>> stream = rotated(Dataset("tiny", samples, samples, classes=3, checksum=""), tasks=2)
     >>> [task.samples().inputs.shape[0] for task in stream.tasks]
@@ -36,7 +68,38 @@ def rotated(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
     angles = 180 * torch.rand(tasks, generator=draws, dtype=torch.float64)
     transforms = [(f"{a:.2f} degrees", partial(rotate, degrees=a)) for a in angles.tolist()]
     checksum = checksum_of("r-mnist", dataset.checksum, seed, angles)
-    return transformed("r-mnist", dataset, transforms, checksum)
+    return _transformed("r-mnist", dataset, transforms, checksum)
+
+
+def permuted(dataset: Dataset, *, seed: int = 0, tasks: int = 20) -> Stream:
+    """Create a stream whose tasks each apply one permutation to training and test images.
+
+    The first task is permuted, too. All tasks have all classes and keep the last, smaller batch.
+
+    Args:
+        dataset: The images to permute.
+        seed: Seed of the permutations.
+        tasks: Number of tasks.
+
+    >>> samples = Samples(torch.arange(4, dtype=torch.uint8).view(1, 1, 2, 2), torch.tensor([0]))
+    >>> stream = permuted(Dataset("tiny", samples, samples, classes=1, checksum=""), tasks=2)
+    >>> [task.samples().inputs.flatten().sort().values.tolist() for task in stream.tasks]
+    [[0, 1, 2, 3], [0, 1, 2, 3]]
+    """
+    pixels = dataset.train.inputs[0].numel()
+    draws = generator(seed, "permutations")
+    permutations = torch.stack([torch.randperm(pixels, generator=draws) for _ in range(tasks)])
+    transforms = [
+        (f"permutation {number}", partial(_permute, permutation))
+        for number, permutation in enumerate(permutations.to(dataset.train.inputs.device))
+    ]
+    checksum = checksum_of("p-mnist", dataset.checksum, seed, permutations)
+    return _transformed("p-mnist", dataset, transforms, checksum)
+
+
+def _permute(permutation: Tensor, inputs: Tensor) -> Tensor:
+    pixels = inputs.flatten(1)
+    return pixels.gather(1, permutation.expand(len(pixels), -1)).view_as(inputs)
 
 
 def rotate(inputs: Tensor, degrees: float | Tensor) -> Tensor:
