@@ -14,7 +14,7 @@ from torch import Tensor
 from perdure.records import Samples
 from perdure.streams.encoder import Encoder
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, Split, build_stream
+from perdure.streams.layout import TEST_SHARE, Layout, build_stream
 from perdure.streams.stream import Augment, Normaliser, Stream
 
 
@@ -139,6 +139,7 @@ def from_image_folder(
     n = len(train)
     keys = range(n) if keep_together is None else [keep_together(image.path) for image in train]
     ids = as_ids(keys, n)
+    held_out: list[Tensor] = []
     test = test_tasks = None
     if divided and (root / "test").is_dir():
         if test_share is not None:
@@ -147,14 +148,13 @@ def from_image_folder(
         if unknown := sorted({image.label for image in found} - set(names)):
             raise ValueError(f"{root / 'test'} has the class {unknown[0]!r}, which train has not")
         test = Samples(_read(found, encoder), _labels(found, names))
-        split = Split(torch.arange(n))
         test_tasks = [image.task for image in found] if by_folder else None
     else:
-        split = Split.of(layout, labels, ids, TEST_SHARE if test_share is None else test_share)
+        held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
     return build_stream(
         Samples(_read(train, encoder), labels),
         layout,
-        split,
+        held_out,
         ids,
         encoder,
         test=test,

@@ -13,7 +13,7 @@ from torch import Tensor
 from perdure.records import Samples
 from perdure.streams.encoder import Encoder
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, Split, build_stream
+from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
 from perdure.streams.stream import Stream
 from perdure.streams.table_encoder import TableEncoder, read_columns, texts_of
 
@@ -109,7 +109,6 @@ def from_table(
         raise ValueError("the table has no rows")
     classes = _classes(columns[target], target, encoder)
     labels = _labels(columns[target], target, classes)
-    layout = Layout()
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
     elif chunks is not None:
@@ -119,9 +118,8 @@ def from_table(
     keys = range(n) if keep_together is None else texts_of(columns[keep_together], keep_together)
     ids = as_ids(keys, n)
     share = 0.0 if test is not None else TEST_SHARE if test_share is None else test_share
-    split = Split.of(layout, labels, ids, share)
-    trained = torch.zeros(n, dtype=torch.bool)
-    trained[split.train] = True
+    held_out = layout.hold_out(labels, ids, share)
+    trained = is_trained(n, held_out)
     first = layout.parts(labels)[0] if standardise != "all tasks" else torch.arange(n)
     if encoder is not None:
         encoder = msgspec.structs.replace(encoder, class_names=tuple(classes))
@@ -131,19 +129,19 @@ def from_table(
             target=target,
             class_names=classes,
             categorical=set(categorical),
-            train=split.train.numpy(),
+            train=trained.nonzero().squeeze(1).numpy(),
             known=first[trained[first]].numpy(),
             impute=missing == "impute",
             standardise=standardise != "no",
             max_categories=max_categories,
         )
-    held_out = test_tasks = None
+    test_samples = test_tasks = None
     if test is not None:
         other = read_columns(test)
         for needed in (target, *([] if task_column is None else [task_column]), *used):
             if needed not in other:
                 raise ValueError(f"the test table has no column {needed!r}")
-        held_out = Samples(encoder.encode(other), _labels(other[target], target, classes))
+        test_samples = Samples(encoder.encode(other), _labels(other[target], target, classes))
         if task_column is not None:
             test_tasks = texts_of(other[task_column], task_column)
     if name is None:
@@ -151,10 +149,10 @@ def from_table(
     return build_stream(
         Samples(encoder.encode(columns), labels),
         layout,
-        split,
+        held_out,
         ids,
         encoder,
-        test=held_out,
+        test=test_samples,
         test_tasks=test_tasks,
         name=name,
         drop_last=drop_last,

@@ -89,31 +89,27 @@ class Layout:
             return [rows_of(labels, group) for group in self.groups]
         return [torch.arange(len(labels))] if self.rows is None else list(self.rows)
 
-
-@dataclass(frozen=True)
-class Split:
-    """Which samples are trained on and which are tests, by task."""
-
-    train: Tensor
-    tests: Sequence[Tensor] = ()
-
-    @classmethod
-    def of(cls, layout: Layout, labels: Tensor, ids: Tensor, share: float) -> Split:
-        """Hold out a share of every class of every task; none if the share is 0."""
+    def hold_out(self, labels: Tensor, ids: Tensor, share: float) -> list[Tensor]:
+        """A share of every class of each task, as tests; an empty list if the share is 0."""
         if not share:
-            return cls(torch.arange(len(labels)))
-        parts = layout.parts(labels)
+            return []
+        parts = self.parts(labels)
         masks = hold_out([ids[part] for part in parts], [labels[part] for part in parts], share)
-        tests = [part[mask] for part, mask in zip(parts, masks, strict=True)]
-        kept = torch.ones(len(labels), dtype=torch.bool)
-        kept[torch.cat(tests)] = False
-        return cls(kept.nonzero().squeeze(1), tests)
+        return [part[mask] for part, mask in zip(parts, masks, strict=True)]
+
+
+def is_trained(n: int, held_out: Sequence[Tensor]) -> Tensor:
+    """Whether each of n samples is trained on: all but those that are held out."""
+    trained = torch.ones(n, dtype=torch.bool)
+    for rows in held_out:
+        trained[rows] = False
+    return trained
 
 
 def build_stream(
     samples: Samples,
     layout: Layout,
-    split: Split,
+    held_out: Sequence[Tensor],
     ids: Tensor,
     encoder: Encoder,
     *,
@@ -121,10 +117,11 @@ def build_stream(
     test_tasks: Sequence[str] | None = None,
     **options: Any,
 ) -> Stream:
-    """A stream from samples that are divided into tasks, training and tests.
+    """A stream from samples that are divided into tasks.
 
-    Samples with the same id are never separated. `test` are further samples as tests, and
-    `test_tasks` the task of each of them if they are divided. The options are of `from_tensors`.
+    `held_out` are the rows of the samples that are tests, by task. Samples with the same id are
+    never separated. `test` are further samples as tests, and `test_tasks` the task of each of them
+    if they are divided. The options are of `from_tensors`.
     """
     rows, tests = layout.rows, None
     if test is not None and test_tasks is not None:
@@ -133,16 +130,17 @@ def build_stream(
         if missing := [name for name in layout.names if name not in by_task]:
             raise ValueError(f"there are no test samples of the task {missing[0]}")
         tests, test = [test.rows(by_task[name]) for name in layout.names], None
-    if split.tests:
+    train = samples
+    if held_out:
+        trained = is_trained(len(samples.labels), held_out)
+        kept = trained.nonzero().squeeze(1)
+        train, ids = samples.rows(kept), ids[kept]
         if rows is None:
-            test = samples.rows(torch.cat(list(split.tests)))
+            test = samples.rows(torch.cat(list(held_out)))
         else:
-            tests = [samples.rows(part) for part in split.tests]
-    if rows is not None:
-        place = torch.full((len(samples.labels),), -1)
-        place[split.train] = torch.arange(len(split.train))
-        rows = [place[index][place[index] >= 0] for index in rows]
-    train = samples if len(split.train) == len(samples.labels) else samples.rows(split.train)
+            tests = [samples.rows(part) for part in held_out]
+            place = trained.cumsum(0) - 1
+            rows = [place[index[trained[index]]] for index in rows]
     stream = from_tensors(
         train.inputs,
         train.labels,
@@ -150,16 +148,16 @@ def build_stream(
         groups=layout.groups,
         test=test,
         tests=tests,
-        keep_together=ids[split.train],
+        keep_together=ids,
         classes=len(encoder.class_names),
         **options,
     )
     for task, name in zip(stream.tasks, layout.names, strict=False):
         task.name = name
-    held_out = list(stream.tests)
-    if len(held_out) == len(layout.names):
-        held_out = [replace(t, name=n) for t, n in zip(held_out, layout.names, strict=True)]
-    return replace(stream, tests=held_out, class_names=encoder.class_names, encoder=encoder)
+    named = list(stream.tests)
+    if len(named) == len(layout.names):
+        named = [replace(t, name=n) for t, n in zip(named, layout.names, strict=True)]
+    return replace(stream, tests=named, class_names=encoder.class_names, encoder=encoder)
 
 
 def _listed(names: Sequence[str]) -> str:
