@@ -1,16 +1,30 @@
-"""How a user's files become inputs, and labels become the names of classes."""
+"""Encoders: how a user's images and tables become inputs, and labels the names of classes."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import csv
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
 
 import msgspec
+import numpy as np
+import numpy.typing as npt
+import torch
 from msgspec import Struct
 from torch import Tensor
 
 from perdure.files import read_bytes, write_atomic
+
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+"""Cells of a CSV file that count as missing, in any case."""
+PARQUET = (".parquet", ".pq")
+LIMIT = 10.0
+"""Largest standardised value. A column that hardly varies in the first task may vary later, by
+hundreds of its standard deviations; training would diverge."""
+Floats = npt.NDArray[np.float64]
 
 
 class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -61,3 +75,335 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
             raise ValueError(f"{path} cannot be read as a {cls.__name__}: {error}") from None
+
+
+# -- images ---------------------------------------------------------------------------------
+
+
+class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
+    """Reads image files as inputs, as `from_image_folder` has done for its stream.
+
+    `from_image_folder` creates it (`Stream.encoder`), and `perdure run` writes it to the run
+    folder as `encoder.json`.
+    """
+
+    height: int
+    width: int
+    grayscale: bool = False
+
+    def __post_init__(self) -> None:
+        if min(self.height, self.width) < 1:
+            raise ValueError(
+                f"size is {self.height} x {self.width}; expected 1 or more pixels each"
+            )
+
+    def encode(self, source: str | Path | Sequence[str | Path]) -> Tensor:
+        """The images as uint8 [n, channels, height, width].
+
+        Args:
+            source: Paths of image files, or a single one.
+
+        Raises:
+            ValueError: If a file cannot be read as an image.
+        """
+        paths = [source] if isinstance(source, str | Path) else list(source)
+        mode, channels = ("L", 1) if self.grayscale else ("RGB", 3)
+        inputs = torch.empty(len(paths), channels, self.height, self.width, dtype=torch.uint8)
+
+        def read(number: int) -> None:
+            inputs[number] = _decode(Path(paths[number]), (self.width, self.height), mode)
+
+        with ThreadPoolExecutor() as pool:
+            for _ in pool.map(read, range(len(paths))):
+                pass
+        return inputs
+
+
+def _decode(path: Path, size: tuple[int, int], mode: str) -> Tensor:
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(path) as file:
+            image = ImageOps.exif_transpose(file)
+            if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
+                image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+            if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
+                image = image.convert("RGBA")
+            if image.mode == "RGBA":  # on white, as viewers show it
+                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+            pixels = np.asarray(ImageOps.fit(image.convert(mode), size, Image.Resampling.BICUBIC))
+    except Exception as error:  # of any of Pillow's decoders
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise ValueError(f"{path} cannot be read as an image: {reason}; remove it") from error
+    return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1)
+
+
+# -- tables ---------------------------------------------------------------------------------
+
+
+class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
+    """A numeric column."""
+
+    name: str
+    fill: float
+    """What replaces missing values."""
+    shift: float
+    scale: float
+    impute: bool
+    """Whether missing values are replaced, and marked in a second value."""
+    limit: float | None = None
+    """Largest absolute value."""
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"the scale of column {self.name!r} is {self.scale}")
+
+    def encode(self, values: Sequence[Any]) -> Floats:
+        numbers = np.array([_number(value) for value in values], dtype=np.float64)
+        gaps = np.isnan(numbers)
+        if gaps.any() and not self.impute:
+            raise ValueError(_missing_values(self.name, gaps))
+        scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
+        if self.limit is not None:
+            scaled = scaled.clip(-self.limit, self.limit)
+        return np.stack([scaled, gaps.astype(np.float64)] if self.impute else [scaled], axis=1)
+
+
+class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
+    """A column of categories."""
+
+    name: str
+    categories: tuple[str, ...]
+    impute: bool
+
+    def encode(self, values: Sequence[Any]) -> Floats:
+        texts = [_text(value) for value in values]
+        gaps = np.array([text is None for text in texts])
+        if gaps.any() and not self.impute:
+            raise ValueError(_missing_values(self.name, gaps))
+        places = {category: place for place, category in enumerate(self.categories)}
+        encoded = np.zeros((len(texts), len(places)))
+        for row, text in enumerate(texts):
+            if text in places:
+                encoded[row, places[text]] = 1.0
+        return encoded
+
+
+class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
+    """Turns the rows of a table into input vectors, as `from_table` has done for its stream.
+
+    `from_table` creates it (`Stream.encoder`), and `perdure run` writes it to the run folder as
+    `encoder.json`.
+
+    >>> from perdure.streams import from_table
+    >>> rides = {"km": [1, 9] * 10, "city": ["Rome", "Oslo"] * 10, "kind": ["bike", "car"] * 10}
+    >>> encoder = from_table(rides, "kind").encoder
+    >>> encoder.encode([{"km": 9, "city": "Oslo"}, {"km": 5, "city": "Lima"}])
+    tensor([[1., 1., 0.],
+            [0., 0., 0.]])
+    >>> encoder.decode([1, 0])
+    ['car', 'bike']
+    """
+
+    target: str
+    """Column with the class."""
+    columns: tuple[_Numeric | _Categorical, ...]
+    """Columns that are inputs: how each is standardised, or its categories."""
+
+    @classmethod
+    def fit(
+        cls,
+        columns: Mapping[str, Sequence[Any]],
+        *,
+        target: str,
+        class_names: Sequence[str],
+        categorical: set[str],
+        train: npt.NDArray[np.int64],
+        known: npt.NDArray[np.int64],
+        impute: bool,
+        standardise: bool,
+        max_categories: int,
+    ) -> TableEncoder:
+        """An encoder for these columns.
+
+        Args:
+            columns: Values by column.
+            target: Column with the class.
+            class_names: Names of the classes.
+            categorical: Columns that are categorical although they contain numbers.
+            train: Rows from which kinds and categories are taken.
+            known: Rows from which means and standard deviations are computed.
+            impute: Whether missing values are allowed.
+            standardise: Whether numeric columns are standardised.
+            max_categories: Categories that a column may have.
+        """
+        found: list[_Numeric | _Categorical] = []
+        for name, values in columns.items():
+            if name not in categorical and _is_numeric(name, [values[row] for row in train]):
+                numbers = np.array([_number(values[row]) for row in known], dtype=np.float64)
+                present = numbers[~np.isnan(numbers)]
+                mean = float(present.mean()) if len(present) else 0.0
+                std = (float(present.std()) if len(present) else 0.0) or 1.0
+                gaps = impute and any(_is_missing(values[row]) for row in train)
+                shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
+                found.append(_Numeric(name, mean, shift, scale, gaps, limit))
+            else:
+                texts = {_text(values[row]) for row in train} - {None}
+                if len(texts) > max_categories:
+                    raise ValueError(
+                        f"column {name!r} has {len(texts)} categories, more than "
+                        f"{max_categories}; leave it out of features, or raise max_categories"
+                    )
+                found.append(_Categorical(name, tuple(sorted(map(str, texts))), impute))
+        found.sort(key=lambda column: isinstance(column, _Categorical))  # numeric columns first
+        return cls(target=target, class_names=tuple(class_names), columns=tuple(found))
+
+    def encode(self, source: str | Path | Any) -> Tensor:
+        """Input vectors, float32 [n, values].
+
+        Args:
+            source: A CSV or Parquet file, a pandas or polars DataFrame, a mapping from column
+                names to values, or a list of rows as dicts. Other columns are ignored, and the
+                target is not needed.
+
+        Raises:
+            ValueError: If a column is missing or a value does not fit.
+        """
+        columns = read_columns(source)
+        for column in self.columns:
+            if column.name not in columns:
+                raise ValueError(f"the table has no column {column.name!r}")
+        parts = [column.encode(columns[column.name]) for column in self.columns]
+        return torch.from_numpy(np.concatenate(parts, axis=1)).float()
+
+
+def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
+    count, first = int(gaps.sum()), int(gaps.argmax()) + 1
+    what = "a missing value" if count == 1 else f"{count} missing values"
+    return f"column {name!r} has {what} (the first in row {first}); use missing='impute'"
+
+
+def _is_missing(value: Any) -> bool:
+    if isinstance(value, str):
+        return value.strip().lower() in MISSING
+    return value is None or value != value  # NaN, NaT
+
+
+def _is_numeric(name: str, values: Sequence[Any]) -> bool:
+    """Whether all values are numbers or missing."""
+    for value in values:
+        if _is_missing(value):
+            continue
+        if isinstance(value, str):
+            try:
+                number = float(value)
+            except ValueError:
+                return False
+        elif isinstance(value, bool | int | float | np.number | np.bool_):
+            number = float(value)
+        else:
+            raise ValueError(
+                f"column {name!r} contains {type(value).__name__} values; convert it to numbers "
+                "or text, or leave it out of features"
+            )
+        if not math.isfinite(number):
+            raise ValueError(f"column {name!r} contains the infinite value {value}")
+    return True
+
+
+def _number(value: Any) -> float:
+    """A value as a number; NaN if it is missing."""
+    if _is_missing(value):
+        return math.nan
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise ValueError(f"{value!r} is not a number, unlike the other values") from None
+
+
+def _text(value: Any) -> str | None:
+    """A value as text, with equal text for equal numbers; None if it is missing."""
+    if _is_missing(value):
+        return None
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def texts_of(values: Sequence[Any], name: str) -> list[str]:
+    """The values of a column that may have no gaps."""
+    found = [_text(value) for value in values]
+    if None in found:
+        raise ValueError(f"column {name!r} has no value in row {found.index(None) + 1}")
+    return [text for text in found if text is not None]
+
+
+def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
+    """The columns of a table by name.
+
+    Raises:
+        ValueError: If the table cannot be read.
+    """
+    if isinstance(table, str | Path):
+        path = Path(table)
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file")
+        return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
+    if isinstance(table, list | tuple) and all(isinstance(row, Mapping) for row in table):
+        names = list(dict.fromkeys(name for row in table for name in row))
+        table = {name: [row.get(name) for row in table] for name in names}
+    if isinstance(table, Mapping):
+        columns: dict[str, Sequence[Any]] = {
+            str(name): list(values) for name, values in table.items()
+        }
+    elif hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
+        columns = {str(name): list(table[name]) for name in table.columns}
+    else:
+        kind = type(table).__name__
+        raise ValueError(
+            f"the table is of type {kind}; expected a file, a DataFrame, a mapping or rows"
+        )
+    if len({len(values) for values in columns.values()}) > 1:
+        raise ValueError("the columns of the table have different lengths")
+    return columns
+
+
+def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            sample = file.read(65536)
+            file.seek(0)
+            header = sample.splitlines()[:1] or [""]
+            # The separator that the header contains most often.
+            separator = max(",;\t|", key=header[0].count)
+            rows = [row for row in csv.reader(file, delimiter=separator) if row]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
+    if not rows:
+        raise ValueError(f"{path} is empty; expected a header and rows")
+    names, *values = rows
+    names = [name.strip() for name in names]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path} has two columns with the same name")
+    for number, row in enumerate(values, 2):
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path}: row {number} has {len(row)} cells; the header has {len(names)}"
+            )
+    return {name: [row[place] for row in values] for place, name in enumerate(names)}
+
+
+def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ValueError("Parquet files require pyarrow: pip install 'perdure[table]'") from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise ValueError(
+            f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}"
+        ) from None
+    return {name: table[name].to_pylist() for name in table.column_names}

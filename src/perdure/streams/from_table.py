@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 from perdure.records import Samples
-from perdure.streams.encoder import Encoder
+from perdure.streams.encoder import Encoder, TableEncoder, read_columns, texts_of
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
 from perdure.streams.stream import Stream
-from perdure.streams.table_encoder import TableEncoder, read_columns, texts_of
 
 
 def from_table(

@@ -228,7 +228,7 @@ class Stream:
                 a stream from batches.
 
         >>> task = Task("digits", lambda: Samples(torch.rand(10, 4), torch.arange(10) % 2))
-        >>> stream = Stream("digits", "own", 2, (4,), [task], [], normalise=Scale())
+        >>> stream = Stream("digits", "own", 2, (4,), [task], [], normalise=Tensor.float)
         >>> split = stream.validation(0.2)
         >>> len(split.tasks[0].samples().labels), len(split.tests[0].samples().labels)
         (8, 2)
