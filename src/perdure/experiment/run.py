@@ -22,8 +22,8 @@ from perdure.files import DamagedError
 from perdure.results.folder import ENCODER_FILE, RunFolder
 from perdure.training.callbacks import Callback, EventLog, ProgressCheck
 from perdure.training.checkpoint import Checkpointer, CheckpointStore, describe_environment
+from perdure.training.distributed import SharedCheckpointer, SharedFolder, stop_on_rank_0
 from perdure.training.loop import Position, Progress, TrainingError, train
-from perdure.training.shared import SharedCheckpointer, SharedFolder, stop_on_rank_0
 
 _log = logging.getLogger(__name__)
 
