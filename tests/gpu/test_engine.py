@@ -154,7 +154,7 @@ def test_grown_networks_are_captured_again(kind: type[Learner]) -> None:
         results.append(trained(engine, [learner], supply[30:])[0])
     assert isinstance(engine, Captured)
     (captured,) = engine.learners.values()
-    assert captured.captured_key == captured.key
+    assert captured.recorded_key == captured.key
     assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
 
 

@@ -106,6 +106,16 @@ def test_recorded_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert int(learner.steps) == 30
 
 
+def test_a_short_batch_now_and_then_does_not_replace_the_recording() -> None:
+    full, short, engine, learner = batches(20), batches(1, last=5), Recorded(), build(CLSER)
+    train(engine, learner, full)
+    recording = only(engine).recording
+    for batch in full[:6]:
+        train(engine, learner, [*short, batch])
+    assert recording is not None
+    assert only(engine).recording is recording
+
+
 def test_several_learners_do_not_affect_each_other() -> None:
     supply, engine = batches(30), Recorded()
     alone = train(Recorded(), build(CLSER, seed=1), supply)

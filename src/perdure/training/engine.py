@@ -70,12 +70,31 @@ class Eager:
         return []
 
 
-def _key(learner: Learner, batch: Samples) -> Hashable:
-    """Return what must agree for a step to consist of the same operations as another."""
-    inputs = batch.inputs
-    kind = (inputs.dtype, inputs.shape) if isinstance(inputs, Tensor) else layout(inputs)
-    rates = tuple(float(group["lr"]) for group in learner.optimizer.param_groups)
-    return kind, len(batch.labels), learner.host_state(), learner.grown, rates
+class _Repeated:
+    """Steps of one learner that consist of the same operations, which can be recorded."""
+
+    def __init__(self, learner: Learner) -> None:
+        self.learner = learner
+        self.key: Hashable = None
+        """What must agree for a step to consist of the same operations as the last one."""
+        self.recorded_key: Hashable = None
+        self.repeated = 0
+        self.input: list[Tensor] = []
+        """Batch of the recorded step, whose tensors a replay reads."""
+
+    def advance(self, batch: Samples) -> bool:
+        """Note the next step, and return whether it is like the recorded one."""
+        inputs = batch.inputs
+        kind = (inputs.dtype, inputs.shape) if isinstance(inputs, Tensor) else layout(inputs)
+        rates = tuple(float(group["lr"]) for group in self.learner.optimizer.param_groups)
+        key = kind, len(batch.labels), self.learner.host_state(), self.learner.grown, rates
+        self.repeated = self.repeated + 1 if key == self.key else 0
+        self.key = key
+        return key == self.recorded_key
+
+    def load(self, batch: Samples) -> None:
+        for static, tensor in zip(self.input, batch.tensors(), strict=True):
+            static.copy_(tensor)
 
 
 class Recorded(Eager):
@@ -97,28 +116,20 @@ class Recorded(Eager):
         recorded.step(batch)
 
 
-class _RecordedLearner:
+class _RecordedLearner(_Repeated):
     """One learner with, after enough identical steps, the recording of a step."""
 
     def __init__(self, learner: Learner) -> None:
-        self.learner = learner
+        super().__init__(learner)
         self.eager_only = not learner.capturable
         self.recording: Recording | None = None
-        self.recorded_key: Hashable = None
-        self.key: Hashable = None
-        self.repeated = 0
-        self.input: list[Tensor] = []
 
     def step(self, batch: Samples) -> None:
-        key = _key(self.learner, batch)
-        if self.recording is not None and key == self.recorded_key:
-            for static, tensor in zip(self.input, batch.tensors(), strict=True):
-                static.copy_(tensor)
+        if self.advance(batch) and self.recording is not None:
+            self.load(batch)
             with self.learner.randomness(swap=self.recording.draws_globally):
                 self.recording.replay()
             return
-        self.repeated = self.repeated + 1 if key == self.key else 0
-        self.key = key
         with self.learner.randomness():
             if self.repeated >= WARM_STEPS and not self.eager_only:
                 self._record(batch.map(torch.clone))
@@ -187,35 +198,28 @@ class Captured(Eager):
         return [captured.fallback for captured in self.learners.values() if captured.fallback]
 
 
-class _CapturedLearner:
+class _CapturedLearner(_Repeated):
     """One learner with its CUDA stream and, after enough identical steps, its graph."""
 
     def __init__(self, learner: Learner, engine: Captured) -> None:
-        self.learner = learner
+        super().__init__(learner)
         self.engine = engine
         self.stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
         self.fallback = _obstacle(learner)
         self.graph: torch.cuda.CUDAGraph | None = None
-        self.captured_key: Hashable = None
-        self.key: Hashable = None
-        self.repeated = 0
-        self.input: Samples | None = None
 
     def step(self, batch: Samples) -> None:
         self.stream.wait_stream(torch.cuda.current_stream(self.engine.device))
         with torch.cuda.stream(self.stream), self.learner.randomness():
             for tensor in batch.tensors():
                 tensor.record_stream(self.stream)  # allocated on another stream
-            key = _key(self.learner, batch)
-            self.repeated = self.repeated + 1 if key == self.key else 0
-            self.key = key
+            recorded = self.advance(batch)
             warm = self.repeated >= self.engine.warm_steps
-            if warm and key != self.captured_key and not self.fallback:
+            if warm and not recorded and not self.fallback:
                 with self._compiled():
                     self._capture(batch)
-            if self.graph is not None and self.input is not None and key == self.captured_key:
-                for static, tensor in zip(self.input.tensors(), batch.tensors(), strict=True):
-                    static.copy_(tensor)
+            if self.graph is not None and self.key == self.recorded_key:
+                self.load(batch)
                 self.graph.replay()
             elif self.repeated < WARM_STEPS:
                 self._run_eagerly(batch)
@@ -246,18 +250,18 @@ class _CapturedLearner:
         """Record a step as a graph. Recording executes nothing and leaves the learner unchanged."""
         self.graph = None
         self.learner.optimizer.zero_grad(set_to_none=True)  # the graph allocates its own
-        self.input = batch.map(torch.clone)
+        static = batch.map(torch.clone)
         graph = torch.cuda.CUDAGraph()
         for generator in self.learner.generators():
             graph.register_generator_state(generator)
         try:
             with torch.cuda.graph(graph, stream=self.stream):
-                self._run_eagerly(self.input)
+                self._run_eagerly(static)
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
             self.fallback = f"{type(self.learner).__name__} could not be captured: {reason}"
         else:
-            self.graph, self.captured_key = graph, self.key
+            self.graph, self.recorded_key, self.input = graph, self.key, static.tensors()
 
 
 def _obstacle(learner: Learner) -> str:
