@@ -610,7 +610,7 @@ class Learner(Undoable, ABC):
         try:
             with find_single_values(self.network) as norms:
                 logits = Predictor(self.network, self.normalise)(one)
-        except (RuntimeError, ValueError, TypeError, LookupError) as error:
+        except Exception as error:  # a network may raise anything
             raise ValueError(
                 f"the network does not accept inputs {layout(one)}: {error}"
             ) from error

@@ -18,7 +18,7 @@ from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
-from perdure.streams import Stream, Task, from_batches
+from perdure.streams import Stream, Task, Test, from_batches
 from perdure.streams.from_data import Pair, as_pair
 from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
 from perdure.training.callbacks import Callback, ProgressCheck
@@ -346,16 +346,7 @@ def check_network(learner: Learner, stream: Stream, sample: Inputs | None = None
         if not stream.tests:
             return
         sample = select(stream.tests[0].samples().inputs, slice(0, 1))
-    try:
-        outputs = learner.predict_proba(sample).shape[1]
-    except ValueError:
-        raise
-    except Exception as error:
-        reason = (str(error).splitlines() or [""])[0]
-        raise ValueError(
-            f"the network does not accept inputs of shape {stream.shape}: "
-            f"{type(error).__name__}: {reason}"
-        ) from error
+    outputs = learner.predict_proba(sample).shape[1]
     if outputs < stream.classes and not learner.grows:
         raise ValueError(
             f"the network has {outputs} outputs; {stream.name} has {stream.classes} classes"
@@ -439,7 +430,7 @@ class _Group:
                         callback.on_task(run, -1)
             self._set_position(Position(task=0))
         elif self.first_step:
-            self._report_progress(min(self.first.position.task, tasks - 1), 0)
+            self._report_progress(min(self.first.position.task, tasks - 1))
         for task in range(self.first.position.task, tasks):
             start = self.first.position
             if self._limit_reached() and start == Position(task):  # not inside the task
@@ -485,7 +476,7 @@ class _Group:
                     callback.on_step(run)
             self._set_position(Position(task, epoch, number))
             if self.first.step % METRICS_EVERY == 0:
-                self._report_metrics(task, epoch)
+                self._report_metrics(task)
             elif self.first.step % PREQUENTIAL_EVERY == 0 and self.first.step < DENSE_STEPS:
                 self._report_prequential()
             self._save_or_stop(due=any(c.checkpoint_due() for c in self.callbacks))
@@ -493,7 +484,7 @@ class _Group:
                 return
 
     def _end_task(self, number: int) -> None:
-        self._report_metrics(number, self.epoch)
+        self._report_metrics(number)
         for run in self.active:
             task = run.stream.tasks[number]
             if run.learner.needs_boundaries:
@@ -506,7 +497,7 @@ class _Group:
         self._evaluate(number)
         self._set_position(Position(number + 1))
         self._save_or_stop(due=True)
-        self._report_progress(number, self.epoch, task_ended=True)
+        self._report_progress(number, task_ended=True)
 
     def _set_position(self, position: Position) -> None:
         for run in self.runs:
@@ -531,23 +522,15 @@ class _Group:
         The records change when all runs have been evaluated, so that a checkpoint written in the
         meantime is one from before the evaluation.
         """
-        runs = self.active
-        known = [
-            {
-                i: test
-                for i, test in enumerate(run.stream.tests)
-                if number < 0 or test.since <= number + 1
-            }
-            for run in runs
-        ]
-        counts = [
-            len(run.learner.predictors()) * count
-            if (count := count_rows(tests)) is not None
-            else None
-            for run, tests in zip(runs, ([*k.values()] for k in known), strict=True)
-        ]
-        total = None if None in counts else sum(filter(None, counts))
+        due: dict[Run, dict[int, Test]] = {}
         done = 0
+        total: int | None = 0
+        for run in self.active:
+            every = enumerate(run.stream.tests)
+            due[run] = {i: test for i, test in every if number < 0 or test.since <= number + 1}
+            count = count_rows([*due[run].values()])
+            if total is not None:
+                total = None if count is None else total + count * len(run.learner.predictors())
 
         def watched(predict: ScoreFunction, device: torch.device) -> ScoreFunction:
             """Scores on the device of the inputs, which may differ from that of the learner."""
@@ -556,27 +539,24 @@ class _Group:
                 nonlocal done
                 self._save_or_stop(due=False)
                 if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
-                    self._report_progress(max(number, 0), self.epoch, (done, total))
+                    self._report_progress(max(number, 0), (done, total))
                 done += length(inputs)
                 moved = map_leaves(lambda leaf: leaf.to(device), inputs)
                 return predict(moved).to(next(leaves(inputs)).device)
 
             return score
 
-        found: list[dict[str, Accuracies]] = []
-        for run, tests in zip(runs, known, strict=True):
+        found: dict[Run, dict[str, Accuracies]] = {}
+        for run, tests in due.items():
             with self.engine.autocast():
-                found.append(
-                    {
-                        name: accuracies(watched(predict, run.learner.device), [*tests.values()])
-                        for name, predict in run.learner.predictors().items()
-                    }
+                found[run] = {
+                    name: accuracies(watched(predict, run.learner.device), [*tests.values()])
+                    for name, predict in run.learner.predictors().items()
                     if tests
-                    else {}
-                )
-        for run, tests, by_name in zip(runs, known, found, strict=True):
+                }
+        for run, by_name in found.items():
             for name, result in by_name.items():
-                run.record.add(name, number, list(tests), result)
+                run.record.add(name, number, list(due[run]), result)
             for callback in self.callbacks:
                 callback.on_task(run, number)
 
@@ -594,7 +574,7 @@ class _Group:
                 for callback in self.callbacks:
                     callback.on_prequential(run, run.record.prequential)
 
-    def _report_metrics(self, task: int, epoch: int) -> None:
+    def _report_metrics(self, task: int) -> None:
         self._report_prequential()
         self.engine.synchronize()
         self._check_finite()
@@ -605,7 +585,7 @@ class _Group:
                 for callback in self.callbacks:
                     callback.on_metrics(run, metrics)
         if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
-            self._report_progress(task, epoch)
+            self._report_progress(task)
 
     def _check_finite(self) -> None:
         for run in self.active:
@@ -625,7 +605,6 @@ class _Group:
     def _report_progress(
         self,
         task: int,
-        epoch: int,
         evaluation: tuple[int, int | None] | None = None,
         *,
         task_ended: bool = False,
@@ -638,7 +617,7 @@ class _Group:
             total_steps=self.total_steps,
             task=task,
             tasks=len(self.first.stream.tasks),
-            epoch=epoch,
+            epoch=self.epoch,
             epochs=self.first.epochs,
             seconds=self.last_progress - self.started,
             accuracy=sum(latest) / len(latest) if latest else None,
