@@ -22,7 +22,7 @@ from perdure.experiment.resolve import resolve
 from perdure.networks import ResNet18
 from perdure.results import RunFolder, read_run
 from perdure.state import read_file, write_file
-from perdure.training import TrainingError, shared
+from perdure.training import TrainingError, distributed
 from perdure.training.distributed import divide, synchronise
 from perdure.training.launch import setup_ranks, torchrun_rank
 
@@ -268,9 +268,9 @@ def test_ranks_with_different_streams_are_refused(tmp_path: Path) -> None:
 def test_ranks_with_different_losses_have_diverged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(shared, "from_all", lambda loss: [loss, 1.01 * loss])
+    monkeypatch.setattr(distributed, "from_all", lambda loss: [loss, 1.01 * loss])
     with pytest.raises(TrainingError, match="the ranks diverged"):
-        shared.SharedFolder(tmp_path).event("metrics", step=100, values={"loss": 2.0})
+        distributed.SharedFolder(tmp_path).event("metrics", step=100, values={"loss": 2.0})
 
 
 # -- unsupported uses -----------------------------------------------------------------------
