@@ -6,8 +6,6 @@ import copy
 
 from torch import Tensor, nn
 
-from perdure.state import State, get_state, load_state
-
 
 def training_mode(network: nn.Module) -> nn.Module:
     """Switch to training mode, except frozen modules in evaluation mode, and return the network.
@@ -37,23 +35,6 @@ def shared_names(one: nn.Module, other: nn.Module) -> frozenset[str]:
     tensors = other.state_dict(keep_vars=True)
     pairs = one.state_dict(keep_vars=True).items()
     return frozenset(name for name, tensor in pairs if tensor is tensors.get(name))
-
-
-def get_own_state(network: nn.Module, shared: frozenset[str]) -> State:
-    """Return the state of a network without the shared tensors."""
-    return {name: part for name, part in get_state(network).items() if name not in shared}
-
-
-def load_own_state(network: nn.Module, state: State, shared: frozenset[str]) -> None:
-    """Restore a state from `get_own_state`.
-
-    Raises:
-        ValueError: If the state contains tensors that are shared.
-    """
-    if unexpected := sorted(shared & state.keys()):
-        raise ValueError(f"{unexpected[0]} is frozen here but was not when the state was saved")
-    current = network.state_dict()
-    load_state(network, {**state, **{name: current[name] for name in shared}})
 
 
 def _fixed_modules(network: nn.Module) -> list[nn.Module]:

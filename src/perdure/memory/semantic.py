@@ -9,13 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from perdure.kernels import has_triton
-from perdure.memory.frozen import (
-    copy_network,
-    get_own_state,
-    load_own_state,
-    shared_names,
-    training_mode,
-)
+from perdure.memory.frozen import copy_network, shared_names, training_mode
 from perdure.randomness import generator
 from perdure.state import State, get_state, load_state
 from perdure.structures import Inputs, call
@@ -177,12 +171,16 @@ class SemanticMemory(Undoable):
 
     def state_dict(self) -> State:
         """Return the memory's own weights and buffers, number of updates and random generator."""
-        own = get_own_state(self.network, self._shared)
+        network = get_state(self.network)
+        own = {name: part for name, part in network.items() if name not in self._shared}
         return {"network": own, **{name: get_state(part) for name, part in self._parts().items()}}
 
     def load_state_dict(self, state: State) -> None:
         """Restore a state in place."""
-        load_own_state(self.network, state["network"], self._shared)
+        own, current = state["network"], self.network.state_dict()
+        if unexpected := sorted(self._shared & own.keys()):
+            raise ValueError(f"{unexpected[0]} is frozen here but was not when the state was saved")
+        load_state(self.network, {**own, **{name: current[name] for name in self._shared}})
         for name, part in self._parts().items():
             load_state(part, state[name])
 
