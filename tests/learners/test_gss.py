@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -71,7 +71,7 @@ def reference_score(candidate: Tensor, reference: list[Tensor]) -> float:
     ],
 )
 def test_scores_equal_a_loop_over_samples(
-    build: type[nn.Module], compare: similarity.Compare
+    build: type[nn.Module], compare: Callable[[nn.Module, Samples, Samples], similarity.Scores]
 ) -> None:
     network = build()
     (x, y), (kept_x, kept_y) = stream(2, batch=20)  # more than one chunk

@@ -49,13 +49,8 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
         found.append(Predictions(group, scores, samples.labels[rows], position))
     known = [test.classes for test in tests if test.classes]
     classes = 1 + max([int(p.labels.max()) for p in found] + [max(each) for each in known])
-    return [p._replace(scores=_widened(p.scores, classes)) for p in found]
-
-
-def _widened(scores: Tensor, classes: int) -> Tensor:
-    """Scores with at least `classes` columns: -inf for those that a network does not have yet."""
-    missing = classes - scores.shape[1]
-    return scores if missing <= 0 else F.pad(scores, (0, missing), value=-torch.inf)
+    missing = max(0, classes - found[0].scores.shape[1])
+    return [p._replace(scores=F.pad(p.scores, (0, missing), value=-torch.inf)) for p in found]
 
 
 def predict_rows(score: ScoreFunction, inputs: Inputs, rows: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts
+from perdure.learners.checks import Augment, check_counts
 from perdure.learners.gem import ProjectedGradient
 from perdure.learners.predictor import Normalise
 from perdure.memory import Storage, TaskBuffer

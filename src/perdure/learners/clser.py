@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.age_histogram import AgeHistogram
-from perdure.learners.arguments import Augment, check_weights
+from perdure.learners.checks import Augment, check_weights
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.predictor import Normalise, Predictor
-from perdure.memory import AgeTrackingReservoir, SemanticMemory, Update
+from perdure.memory import AgeHistogram, AgeTrackingReservoir, SemanticMemory, Update
 from perdure.structures import Inputs
 
 

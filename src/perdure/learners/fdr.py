@@ -79,7 +79,10 @@ class FDR(ReplayLearner):
         samples, all batches are full; surplus samples are not stored.
         """
         inputs, labels = self._check_batch(samples.inputs, samples.labels)
-        self.memory.reserve(Samples(inputs, labels, self._logits_like(labels)))
+        assert self._input_spec is not None  # the batch has been checked
+        shape = len(labels), self._input_spec.classes
+        logits_like = torch.empty(shape, dtype=self._dtype, device="meta")
+        self.memory.reserve(Samples(inputs, labels, logits_like))
         share = self.memory.next_share
         if share == 0:  # more tasks than rows: older tasks keep their samples
             return
@@ -93,12 +96,6 @@ class FDR(ReplayLearner):
             slices = [chosen.slice(int(part[0]), int(part[-1]) + 1) for part in parts]
             logits = [self.logits(self.prepare(part)[0]) for part in slices]
         self.memory.add(chosen._replace(logits=torch.cat(logits)))
-
-    def _logits_like(self, labels: Tensor) -> Tensor:
-        """Return a tensor like the network's logits for these samples, without values."""
-        assert self._input_spec is not None  # the batch has been checked
-        shape = len(labels), self._input_spec.classes
-        return torch.empty(shape, dtype=self._dtype, device="meta")
 
 
 def function_distance(logits: Tensor, old: Tensor) -> Tensor:

@@ -41,10 +41,6 @@ class Scores(NamedTuple):
     """Computes the score of each sample: [n]."""
 
 
-Compare = Callable[[nn.Module, Samples, Samples], Scores]
-"""Scores a batch (second argument) against a reference (third)."""
-
-
 def compare_gradients(network: nn.Module, batch: Samples, reference: Samples) -> Scores:
     """Score a batch by the gradients of any network."""
     save_parameters(network)

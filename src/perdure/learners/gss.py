@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts
+from perdure.learners.checks import Augment, check_counts
 from perdure.learners.gradient_similarity import (
     compare_gradients,
     compare_linear_layers,

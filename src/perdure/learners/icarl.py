@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_weights
-from perdure.learners.inputs import InputSpec
+from perdure.learners.checks import Augment, InputSpec, check_weights
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier, Storage

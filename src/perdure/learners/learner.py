@@ -20,13 +20,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_optimizer
-from perdure.learners.export import export
-from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
-from perdure.learners.inputs import (
+from perdure.learners.checks import (
+    Augment,
     InputSpec,
     check_inputs,
     check_labels,
+    check_optimizer,
     check_size,
     describe,
     find_single_values,
@@ -34,6 +33,8 @@ from perdure.learners.inputs import (
     read_inputs,
     read_labels,
 )
+from perdure.learners.export import export
+from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.loaded import check_finite, check_loaded, check_optimizer_state
 from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts
+from perdure.learners.checks import Augment, check_counts
 from perdure.learners.predictor import Normalise
 from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from perdure.learners.arguments import Augment, check_counts
+from perdure.learners.checks import Augment, check_counts
 from perdure.learners.learner import Learner
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise

@@ -1,17 +1,22 @@
-"""Checks of the batches that users pass to a learner."""
+"""Checks of the arguments and batches that users pass to a learner."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
 
 from perdure.structures import Inputs, as_tensors, dtype_name, layout, leaves, length, map_leaves
 from perdure.undo import save_hooks
+
+Augment = Callable[[Any, torch.Generator], Any]
+"""Maps raw inputs, a tensor or a structure of tensors, and a generator to augmented ones."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -19,6 +24,40 @@ _INPUTS = (*_FLOATS, *_LABELS, torch.bool)
 _LARGEST_PIXEL = 255
 _LARGEST_SCALED = 16
 """Standardised images have smaller values than this."""
+
+
+def check_counts(**values: int) -> None:
+    """Raise ValueError unless all arguments are at least 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise ValueError(f"{name} is {value}; expected 1 or more")
+
+
+def check_weights(**values: float) -> None:
+    """Raise ValueError unless all arguments are finite and not negative."""
+    for name, value in values.items():
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{name} is {value}; expected a finite number, 0 or more")
+
+
+def check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
+    """Raise ValueError unless the optimizer trains these parameters and needs no closure."""
+    if not isinstance(optimizer, Optimizer):
+        raise ValueError(
+            f"optimizer is {optimizer!r}; expected an instance, such as "
+            "torch.optim.Adam(network.parameters())"
+        )
+    closure = inspect.signature(type(optimizer).step).parameters.get("closure")
+    if closure is not None and closure.default is inspect.Parameter.empty:
+        raise ValueError(
+            f"{type(optimizer).__name__}.step needs a closure; expected an optimizer that does not"
+        )
+    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    if not given <= {id(p) for p in parameters}:
+        raise ValueError(
+            "the optimizer has parameters that do not belong to the network; create it from "
+            "network.parameters()"
+        )
 
 
 class InputSpec(NamedTuple):
@@ -141,7 +180,7 @@ def find_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
     """
     found: list[nn.Module] = []
 
-    def inspect(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def look(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
         channels = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
         if channels and inputs[0].numel() == channels:
             found.append(norm)
@@ -151,7 +190,7 @@ def find_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
         save_hooks(norm)
     with ExitStack() as hooks:
         for norm in norms:
-            hooks.enter_context(norm.register_forward_pre_hook(inspect))
+            hooks.enter_context(norm.register_forward_pre_hook(look))
         yield found
 
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.learners.age_histogram import AgeHistogram
+from perdure.memory import AgeHistogram
 
 
 @given(st.lists(st.tuples(st.integers(1, 10**9), st.booleans()), min_size=1, max_size=20))
