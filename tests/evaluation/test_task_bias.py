@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from perdure.evaluation import task_probabilities
-from perdure.evaluation.task_bias import groups_of
+from perdure.evaluation.probabilities import groups_of
 from perdure.records import Samples
 from perdure.streams import Test
 

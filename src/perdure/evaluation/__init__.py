@@ -7,8 +7,6 @@ from perdure.evaluation.accuracy import accuracies as accuracies
 from perdure.evaluation.accuracy import accuracies_of as accuracies_of
 from perdure.evaluation.accuracy import agreement as agreement
 from perdure.evaluation.accuracy import confusion as confusion
-from perdure.evaluation.calibration import Calibration as Calibration
-from perdure.evaluation.calibration import calibration as calibration
 from perdure.evaluation.flatness import Flatness as Flatness
 from perdure.evaluation.flatness import flatness as flatness
 from perdure.evaluation.flatness import training_samples as training_samples
@@ -20,6 +18,8 @@ from perdure.evaluation.predictions import Predictions as Predictions
 from perdure.evaluation.predictions import predict as predict
 from perdure.evaluation.prequential import Prequential as Prequential
 from perdure.evaluation.prequential import PrequentialAccuracy as PrequentialAccuracy
-from perdure.evaluation.task_bias import TaskProbabilities as TaskProbabilities
-from perdure.evaluation.task_bias import groups_of as groups_of
-from perdure.evaluation.task_bias import task_probabilities as task_probabilities
+from perdure.evaluation.probabilities import Calibration as Calibration
+from perdure.evaluation.probabilities import TaskProbabilities as TaskProbabilities
+from perdure.evaluation.probabilities import calibration as calibration
+from perdure.evaluation.probabilities import groups_of as groups_of
+from perdure.evaluation.probabilities import task_probabilities as task_probabilities

@@ -19,9 +19,8 @@ from perdure.evaluation import (
     task_probabilities,
     training_samples,
 )
-from perdure.evaluation.calibration import BINS
 from perdure.evaluation.flatness import DRAWS, SIGMAS
-from perdure.evaluation.task_bias import groups_of
+from perdure.evaluation.probabilities import BINS, groups_of
 from perdure.experiment.build import build_stream, load_run, read_dataset, refuse_user_code
 from perdure.files import write_json
 from perdure.randomness import generator
