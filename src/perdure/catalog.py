@@ -125,6 +125,17 @@ STREAMS: dict[str, Entry] = {
     ),
 }
 
+FILE_STREAMS: dict[str, Callable[..., Stream]] = {
+    "images": streams.from_image_folder,
+    "table": streams.from_table,
+}
+"""Constructors by the prefix of a stream's name: `images:FOLDER` or `table:FILE,target=COLUMN`."""
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "images": ("augment", "normalise", "keep_together"),
+    "table": (),
+}
+"""Arguments that cannot be written as text."""
+
 NETWORKS: dict[str, Callable[..., Any]] = {
     "mlp": networks.mlp,
     "cnn": networks.cnn,
@@ -163,6 +174,44 @@ def build_stream(
         return entry.build(dataset)
     further = {} if memory is None else {"memory": memory}
     return entry.build(dataset, seed=entry.seed if seed is None else seed, **further)
+
+
+def stream_from_files(kind: str, text: str) -> Stream:
+    """Build a stream from `PATH,NAME=VALUE,…`, where the names are arguments of the constructor.
+
+    Raises:
+        ValueError: If an argument is unknown, missing or invalid, or the files cannot be used.
+    """
+    make = FILE_STREAMS[kind]
+    path, *settings = text.split(",")
+    _, *arguments = inspect.signature(make).parameters.values()
+    names = [a.name for a in arguments if a.name not in _FUNCTIONS[kind]]
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not sign or name not in names:
+            raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(names)}")
+        values[name] = _value(name, value)
+    for argument in arguments:
+        if argument.default is argument.empty and argument.name not in values:
+            raise ValueError(f"{argument.name} is missing; write {kind}:{path},{argument.name}=…")
+    return make(path, **values)
+
+
+def _value(name: str, text: str) -> Any:
+    """A number, a switch, a list separated by plus signs, or text."""
+    if name in ("features", "categorical"):
+        return text.split("+")
+    if name in ("target", "keep_together", "test", "name"):  # text, also if it is a number
+        return text
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
 
 
 def find_object(reference: str, what: str) -> Any:

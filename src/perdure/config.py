@@ -23,7 +23,6 @@ from perdure import catalog, presets
 from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
 from perdure.sizes import format_bytes
-from perdure.streams.from_files import FILE_STREAMS
 from perdure.streams.gcil import MemoryDraws
 
 Role = Literal["comparison", "method", "execution", "remark"]
@@ -199,7 +198,7 @@ class RunConfig:
             "optimizer": (self.optimizer, catalog.OPTIMIZERS),
         }
         found = {what: name for what, (name, known) in named.items() if name not in known}
-        if self.stream.partition(":")[0] in FILE_STREAMS:  # reads files, runs no code
+        if self.stream.partition(":")[0] in catalog.FILE_STREAMS:  # reads files, runs no code
             del found["stream"]
         return found
 

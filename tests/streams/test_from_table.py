@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from perdure.catalog import stream_from_files
 from perdure.streams import ImageEncoder, TableEncoder, from_table
-from perdure.streams.from_files import stream_from_files
 
 N = 40
 RIDES: dict[str, list[Any]] = {
@@ -161,6 +161,14 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert stream.shape == (4,)
     with pytest.raises(ValueError, match="target is missing"):
         stream_from_files("table", str(tmp_path / "rides.csv"))
+
+
+def test_a_column_written_as_text_may_have_a_number_as_its_name(tmp_path: Path) -> None:
+    numbered = dict(zip(("0", "1", "2"), RIDES.values(), strict=False))
+    (tmp_path / "rides.csv").write_text(as_csv(numbered))
+    expected = from_table(numbered, "2")
+    stream = stream_from_files("table", f"{tmp_path / 'rides.csv'},target=2")
+    assert stream.class_names == expected.class_names
 
 
 # -- new rows -------------------------------------------------------------------------------

@@ -25,7 +25,6 @@ from perdure.randomness import derive, generator
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
 from perdure.streams import Augment, ComposedTask, Normaliser, Scale, Stream
-from perdure.streams.from_files import FILE_STREAMS, stream_from_files
 from perdure.structures import as_shape
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager, Recorded
@@ -95,7 +94,7 @@ def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
     A stream that can be read repeatedly is built once, unless `again` asks for a new one.
     """
     kind, _, rest = reference.partition(":")
-    from_files = kind in FILE_STREAMS
+    from_files = kind in catalog.FILE_STREAMS
     key: Any = (reference, Path.cwd()) if from_files else catalog.find_object(reference, "stream")
     for last, found in _last_built:
         if last == key and not again:
@@ -106,7 +105,7 @@ def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
             warnings.simplefilter("ignore", hidden)  # as Python does outside of tests
         if from_files:
             try:
-                stream = stream_from_files(kind, rest)
+                stream = catalog.stream_from_files(kind, rest)
             except (ValueError, OSError) as error:
                 raise ValueError(f"{reference}: {error}") from None
         else:
