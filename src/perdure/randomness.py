@@ -1,10 +1,11 @@
-"""Named random generators. Every random draw of a run uses one; none uses global state."""
+"""Named random generators, which all random draws of a run use, and torch's global one."""
 
 from __future__ import annotations
 
 import hashlib
 
 import torch
+from torch import Tensor
 
 
 def derive(seed: int, name: str) -> int:
@@ -31,3 +32,18 @@ def generator(seed: int, name: str, device: torch.device | str = "cpu") -> torch
         device: Device on which the generator draws.
     """
     return torch.Generator(device=device).manual_seed(derive(seed, name))
+
+
+def global_state(device: torch.device) -> Tensor:
+    """Return the state of torch's global generator, which dropout uses, on a device."""
+    if device.type == "cpu":
+        return torch.default_generator.get_state()
+    return torch.cuda.get_rng_state(device)
+
+
+def set_global_state(state: Tensor, device: torch.device) -> None:
+    """Set the state of torch's global generator on a device."""
+    if device.type == "cpu":
+        torch.default_generator.set_state(state)
+    else:
+        torch.cuda.set_rng_state(state, device)

@@ -14,6 +14,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier, Storage
 from perdure.records import Samples
+from perdure.state import get_state
 from perdure.structures import Inputs, call, chunk_size, length, select
 from perdure.undo import save_tensors
 
@@ -88,7 +89,7 @@ class ICaRL(Learner):
         check_weights(weight_decay=weight_decay)
         if optimizer is None:
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
-            self._note_settings()
+            self._first_settings = get_state(self.optimizer)["groups"]
         self.memory = ExemplarSet(
             buffer_size,
             buffer_bytes=buffer_bytes,

@@ -40,7 +40,7 @@ from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
 from perdure.memory.frozen import training_mode
-from perdure.randomness import generator
+from perdure.randomness import generator, global_state, set_global_state
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 from perdure.structures import Inputs, call, layout, length, map_leaves, select
@@ -145,7 +145,8 @@ class Learner(Undoable, ABC):
         self._frozen = [p for p in network.parameters() if not p.requires_grad]
         self.optimizer = optimizer
         """Its optimizer, for example for a learning-rate scheduler."""
-        self._note_settings()
+        self._first_settings = get_state(optimizer)["groups"]
+        """Its settings at the start, which a schedule may change."""
         self.device = parameters[0].device
         self.augment = augment
         self.normalise = normalise or unit_range
@@ -179,10 +180,6 @@ class Learner(Undoable, ABC):
         size = sum(p.numel() for p in self.network.parameters())
         name = type(self).__name__
         return f"{name}(network={size:,} parameters, {memory}steps={int(self.steps)})"
-
-    def _note_settings(self) -> None:
-        """Note the settings of the optimizer at the start, which a schedule may change."""
-        self._first_settings = get_state(self.optimizer)["groups"]
 
     def _create_guards(self) -> None:
         self._lock = threading.RLock()
@@ -247,12 +244,12 @@ class Learner(Undoable, ABC):
             self._snapshot.take(may_postpone=may_postpone)
             # Not `with self.randomness()`: a generator that is interrupted as it ends is
             # continued when it is collected, after the change has been undone.
-            outside = _global_state(self.device)
-            on_failure(_set_global_state, outside, self.device)
-            _set_global_state(self._global_random, self.device)
+            outside = global_state(self.device)
+            on_failure(set_global_state, outside, self.device)
+            set_global_state(self._global_random, self.device)
             change()
-            self._global_random = _global_state(self.device)
-            _set_global_state(outside, self.device)
+            self._global_random = global_state(self.device)
+            set_global_state(outside, self.device)
             self._snapshot.commit()
         except BaseException:
             self._snapshot.restore()
@@ -434,13 +431,13 @@ class Learner(Undoable, ABC):
             if not swap:
                 yield
                 return
-            outside = _global_state(self.device)
-            _set_global_state(self._global_random, self.device)
+            outside = global_state(self.device)
+            set_global_state(self._global_random, self.device)
             try:
                 yield
             finally:
-                self._global_random = _global_state(self.device)
-                _set_global_state(outside, self.device)
+                self._global_random = global_state(self.device)
+                set_global_state(outside, self.device)
 
     def host_state(self) -> Hashable:
         """Return the host values that `step` depends on: by default, the number of stored samples.
@@ -734,16 +731,3 @@ class Learner(Undoable, ABC):
             self.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
-
-
-def _global_state(device: torch.device) -> Tensor:
-    if device.type == "cpu":
-        return torch.default_generator.get_state()
-    return torch.cuda.get_rng_state(device)
-
-
-def _set_global_state(state: Tensor, device: torch.device) -> None:
-    if device.type == "cpu":
-        torch.default_generator.set_state(state)
-    else:
-        torch.cuda.set_rng_state(state, device)

@@ -27,7 +27,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from perdure.learners import Learner, MultiBatchNetwork
 from perdure.learners.multi_batch import one_by_one
-from perdure.randomness import derive
+from perdure.randomness import generator, global_state, set_global_state
 from perdure.results import RunFolder
 from perdure.state import to_host
 from perdure.structures import length, logits_of, map_leaves
@@ -111,8 +111,7 @@ class _Part:
 
     def __init__(self, device: torch.device, seed: int) -> None:
         self.device = device
-        rank_seed = derive(seed, f"rank {dist.get_rank()}")
-        self.random = torch.Generator(device=device).manual_seed(rank_seed).get_state()
+        self.random = generator(seed, f"rank {dist.get_rank()}", device).get_state()
         self.rows = 0
         """Rows of the current batch; 0 if it is not divided."""
 
@@ -134,13 +133,8 @@ class _Part:
         return _Gather.apply(logits_of(output), self.rows)  # type: ignore[no-any-return,no-untyped-call]
 
     def _swap_randomness(self) -> None:
-        own = self.random
-        if self.device.type == "cpu":
-            self.random = torch.get_rng_state()
-            torch.set_rng_state(own)
-        else:
-            self.random = torch.cuda.get_rng_state(self.device)
-            torch.cuda.set_rng_state(own, self.device)
+        own, self.random = self.random, global_state(self.device)
+        set_global_state(own, self.device)
 
 
 class _Gather(torch.autograd.Function):
