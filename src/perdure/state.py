@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol, cast, runtime_checkable
 
@@ -131,6 +131,15 @@ def _load_optimizer_state(optimizer: Optimizer, state: State) -> None:
     optimizer.load_state_dict({"param_groups": groups, "state": values})
 
 
+def flatten(state: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Iterate over the leaves of a state, empty dictionaries included, with their paths."""
+    for key, leaf in state.items():
+        if isinstance(leaf, Mapping) and leaf:
+            yield from flatten(leaf, f"{prefix}{key}/")
+        else:
+            yield f"{prefix}{key}", leaf
+
+
 def to_host(state: Any) -> Any:
     """Return the state with its tensors in host memory."""
     if isinstance(state, Mapping):
@@ -145,21 +154,14 @@ def write_file(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -
 
 def as_bytes(state: Mapping[str, Any], about: Mapping[str, Any]) -> bytes:
     """Return the content of a state file; equal states give equal bytes."""
-    tensors: dict[str, Tensor] = {}
-    values: dict[str, Any] = {}
-
-    def flatten(prefix: str, node: Mapping[str, Any]) -> None:
-        for key, leaf in node.items():
-            name = f"{prefix}{key}"
-            if isinstance(leaf, Mapping) and leaf:
-                flatten(f"{name}/", leaf)
-            elif isinstance(leaf, Tensor):
-                # Copied because parameters may share storage, which safetensors does not allow.
-                tensors[name] = leaf.detach().cpu().contiguous().clone()
-            else:
-                values[name] = leaf
-
-    flatten("", state)
+    flat = dict(flatten(state))
+    # Copied because parameters may share storage, which safetensors does not allow.
+    tensors = {
+        name: leaf.detach().cpu().contiguous().clone()
+        for name, leaf in flat.items()
+        if isinstance(leaf, Tensor)
+    }
+    values = {name: leaf for name, leaf in flat.items() if name not in tensors}
     meta = {"format": FORMAT, "about": about, "values": values}
     meta["crc32"] = _checksum(tensors, meta)
     text = json.dumps(meta, sort_keys=True, separators=(",", ":"))

@@ -111,7 +111,8 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
     roots = _roots(spec, root)
     places = dict.fromkeys(str(_path(layout, Path())) for layout in spec.layouts)
     places.pop(".", None)
-    download = f"download it with `{_command(spec, roots[-1])}`, or " if _can_fetch(spec) else ""
+    command = _command(spec, roots[-1])
+    download = f"download it with `{command}`, or " if command else ""
     return (
         f"{spec.name} is not in {' or '.join(map(str, roots))}; "
         f"{download}set --data to the folder that contains {' or '.join(places)}"
@@ -226,8 +227,8 @@ class _Location(NamedTuple):
         remedy = ""
         if self.spec.bundled is not None:
             remedy = "; reinstall perdure"
-        elif _can_fetch(self.spec):
-            remedy = f"; download it again with `{_command(self.spec, self.root)}`"
+        elif command := _command(self.spec, self.root):
+            remedy = f"; download it again with `{command}`"
         raise DataError(f"{problem}{remedy}", flaws or (problem,))
 
     def _check_arrays(self, arrays: Arrays) -> None:
@@ -305,10 +306,8 @@ def _path(layout: Layout, root: Path) -> Path:
 
 
 def _command(spec: Spec, root: Path) -> str:
+    """The command that downloads a dataset; empty for a user's own."""
+    if spec.name not in DATASETS:
+        return ""
     where = "" if root == cache.folder() else f" --data {shlex.quote(str(root))}"
     return f"perdure data fetch {spec.name}{where}"
-
-
-def _can_fetch(spec: Spec) -> bool:
-    """Whether `perdure data fetch` knows the dataset: not if it is a user's own."""
-    return spec.name in DATASETS

@@ -14,7 +14,6 @@ from perdure.evaluation.metrics import backward_transfer as backward_transfer
 from perdure.evaluation.metrics import forgetting as forgetting
 from perdure.evaluation.metrics import forward_transfer as forward_transfer
 from perdure.evaluation.metrics import mean_std as mean_std
-from perdure.evaluation.predictions import Predictions as Predictions
 from perdure.evaluation.predictions import predict as predict
 from perdure.evaluation.prequential import Prequential as Prequential
 from perdure.evaluation.prequential import PrequentialAccuracy as PrequentialAccuracy

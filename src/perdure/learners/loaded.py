@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from perdure.memory import EpisodicMemory, Reservoir
-from perdure.state import State
+from perdure.state import State, flatten
 from perdure.structures import layout
 
 if TYPE_CHECKING:
@@ -75,9 +75,9 @@ def _is_possible(value: Any, example: Any) -> bool:
 
 def check_finite(state: State) -> None:
     """Raise ValueError if a value of a learner's state, other than its totals, is not finite."""
-    for name, value in _leaves(state):
-        counts = not value.is_floating_point() or name.startswith("totals/")
-        if not counts and not torch.isfinite(value).all():
+    for name, value in flatten(state):
+        is_float = isinstance(value, Tensor) and value.is_floating_point()
+        if is_float and not name.startswith("totals/") and not torch.isfinite(value).all():
             raise ValueError(f"{name} has values that are infinite or not a number")
 
 
@@ -132,11 +132,3 @@ def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
 def _leaf_layouts(text: str) -> list[str]:
     """The layouts of all tensors in the result of `layout`, whatever the order of a dict."""
     return sorted(re.findall(r"\w+ \[[^]]*\]", text))
-
-
-def _leaves(state: State, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    for name, value in state.items():
-        if isinstance(value, dict):
-            yield from _leaves(value, f"{prefix}{name}/")
-        elif isinstance(value, Tensor):
-            yield f"{prefix}{name}", value
