@@ -31,7 +31,7 @@ from perdure.experiment.plan import Plan, PlannedSetting, Speeds, plan_setting, 
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.progress import GridProgress, print_status, run_jobs
 from perdure.experiment.resolve import check_method, check_names, hyperparameter_names
-from perdure.integrations.run_logs import OpenLog, RunLogs
+from perdure.integrations.trackers import OpenLog, RunLogs
 from perdure.results.folder import RunFolder
 from perdure.results.table import Setting, group
 from perdure.results.terminal import cut_short, results_table, show
