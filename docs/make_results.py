@@ -28,7 +28,7 @@ from typing import Any
 from perdure import catalog
 from perdure.config import RunConfig, default_hyperparameters, parse_seeds
 from perdure.experiment.grid import read_grid
-from perdure.presets import Figure, gcil_run, published_code_figures, readme_figures
+from perdure.presets import Figure, has_own_stream, published_code_figures, readme_figures
 from perdure.results import Spread, collect, verdict
 from perdure.results.table import figures_for, published_spread, spread_text
 
@@ -81,8 +81,8 @@ class Row:
     def stream_note(self) -> str:
         """Which stream this is, if the paper's runs of the method did not see the fixed one."""
         config = self.config
-        run = gcil_run(config.method, config.stream, config.buffer_size)
-        return f"{config.stream_seed or 'fixed'} stream" if run is not None and run.reads else ""
+        own = has_own_stream(config.method, config.stream, config.buffer_size)
+        return f"{config.stream_seed or 'fixed'} stream" if own else ""
 
     @property
     def other_precision(self) -> bool:
