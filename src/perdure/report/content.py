@@ -106,7 +106,7 @@ def compose(collection: Collection, title: str, missing: Mapping[str, str] | Non
 
 def default_title(collection: Collection, folders: Sequence[str]) -> str:
     """The names of the users' streams in the report or, without any, of the folders."""
-    own = dict.fromkeys(c.stream_title for c in collection.comparisons if c.own)
+    own = dict.fromkeys(c.settings[0].stream_title for c in collection.comparisons if c.own)
     if len(own) > MAX_STREAMS_IN_TITLE:
         return f"Report on {len(own)} streams"
     return f"Report on {_listed([*own] or folders)}"

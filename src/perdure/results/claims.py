@@ -273,15 +273,10 @@ def _lower_variance(case: _Case) -> Iterator[Evidence]:
 
 
 def _flatter_minima(case: _Case) -> Iterator[Evidence]:
-    for name, measure, better in _FLATNESS:
-        for found in _under_noise(case, measure, better):
-            yield replace(found, setting=f"{found.setting}: {name}")
-
-
-_FLATNESS: tuple[tuple[str, Measure, Better], ...] = (
-    ("training loss", loss_under_noise, "lower"),
-    ("training accuracy", accuracy_under_noise, "higher"),
-)
+    for found in _under_noise(case, loss_under_noise, "lower"):
+        yield replace(found, setting=f"{found.setting}: training loss")
+    for found in _under_noise(case, accuracy_under_noise, "higher"):
+        yield replace(found, setting=f"{found.setting}: training accuracy")
 
 
 def _under_noise(case: _Case, measure: Measure, better: Better) -> list[Evidence]:
