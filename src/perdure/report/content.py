@@ -27,7 +27,7 @@ class Chapter:
         comparison: The comparison.
         results: Its settings.
         overview: The accuracies of all settings.
-        groups: Further figures by heading: one for each buffer size, empty if there is only one.
+        groups: Further figures by heading: one for each buffer, empty if there is only one.
         remarks: What is missing from the figures, and why.
     """
 
@@ -143,11 +143,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _chapter(comparison: Comparison, missing: Mapping[str, str]) -> Chapter:
-    sizes = comparison.buffer_sizes()
-    groups = {
-        f"Buffer of {size} samples" if len(sizes) > 1 else "": figures.figures(comparison, size)
-        for size in sizes
-    }
+    buffers = comparison.buffers()
+    groups: dict[str, list[Figure]] = {}
+    for buffer in buffers:
+        heading = f"Buffer of {buffer}{' samples' if buffer.isdecimal() else ''}"
+        groups[heading if len(buffers) > 1 else ""] = figures.figures(comparison, buffer)
     return Chapter(
         comparison,
         tables.results(comparison),

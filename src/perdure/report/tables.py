@@ -154,7 +154,7 @@ def results(comparison: Comparison) -> Table:
         rows.append(
             {
                 "method": Cell(setting.config.method_title + bracket + differs, link=setting.key),
-                "buffer": _buffer(setting.config.buffer_size, setting.config.buffer),
+                "buffer": _buffer(setting.config),
                 "network": setting.predictors[0] if setting.predictors else None,
                 "accuracy": setting.spread(),
                 "seeds": len(setting.runs),
@@ -274,7 +274,8 @@ def _by_stream(number: str, title: str, settings: Sequence[Setting]) -> Table:
     rows: dict[tuple[int | None, str], dict[str, Value]] = {}
     for setting in used:
         size, method = setting.config.buffer_size, setting.config.method
-        first = {"buffer": _buffer(size), "method": method_title(method), **dict.fromkeys(streams)}
+        head = {"buffer": _buffer(setting.config), "method": method_title(method)}
+        first: dict[str, Value] = {**head, **dict.fromkeys(streams)}
         row = rows.setdefault((size, method), first)
         row[setting.config.stream] = result_cell(setting, table=number)
     caption = f"Our results, with the published ones below. {AGREES}"
@@ -317,12 +318,13 @@ def _semantic_memories(collection: Collection) -> Table:
     rows: list[dict[str, Value]] = []
     used: list[Setting] = []
     for comparison in collection.comparisons:
-        for size in comparison.buffer_sizes():
-            chosen = comparison.by_method(size)
+        for buffer in comparison.buffers():
+            chosen = comparison.by_method(buffer)
             if {"clser", "mean-er"} <= set(chosen):
                 pair = [chosen["mean-er"], chosen["clser"]]
                 cells = {s.config.method_title: result_cell(s, table="S2") for s in pair}
-                rows.append({"stream": comparison.name, "buffer": _buffer(size), **cells})
+                size = _buffer(chosen["clser"].config)
+                rows.append({"stream": comparison.name, "buffer": size, **cells})
                 used += pair
     return Table.make(
         "table-S2",
@@ -387,9 +389,9 @@ def result_cell(setting: Setting, predictor: str | None = None, table: str | Non
     return replace(ours, published=published, status=verdict.status)
 
 
-def _buffer(size: int | None, text: str = "") -> Cell:
-    """A buffer size; methods without a memory are sorted first."""
-    return Cell(text or "–" if size is None else str(size), size or 0)
+def _buffer(config: RunConfig) -> Cell:
+    """The capacity of the memory; methods without one are sorted first."""
+    return Cell(config.buffer or "–", config.buffer_size or config.buffer_bytes or 0)
 
 
 def duration(seconds: float | None) -> Cell:

@@ -84,13 +84,13 @@ def check_claims(collection: Collection) -> list[Claim]:
     """
     cases = [
         _Case(
-            comparison.name if size is None else f"{comparison.name}, buffer {size}",
-            comparison.by_method(size),
-            [s for s in comparison.settings if s.config.buffer_size == size],
+            f"{comparison.name}, buffer {buffer}" if buffer else comparison.name,
+            comparison.by_method(buffer),
+            [setting for setting in comparison.settings if setting.config.buffer == buffer],
         )
         for comparison in collection.comparisons
         if comparison.follows_the_paper
-        for size in comparison.buffer_sizes()
+        for buffer in comparison.buffers()
     ]
 
     def each(check: Callable[[_Case], Iterable[Evidence]]) -> tuple[Evidence, ...]:

@@ -340,19 +340,20 @@ class Comparison:
         network = self.settings[0].network
         return f"{', '.join(about)}. Network {network}; optimizer {' or '.join(optimizers)}."
 
-    def buffer_sizes(self) -> list[int | None]:
-        """The buffer sizes of its settings; [None] if no setting has a memory."""
-        sizes = sorted({s.config.buffer_size for s in self.settings} - {None})  # type: ignore[type-var]
-        return [*sizes] or [None]
+    def buffers(self) -> list[str]:
+        """The capacities of its settings' memories, ascending; [""] if no setting has one."""
+        configs = [setting.config for setting in self.settings if setting.config.buffer]
+        configs.sort(key=lambda config: (config.buffer_size or 0, config.buffer_bytes or 0))
+        return list(dict.fromkeys(config.buffer for config in configs)) or [""]
 
-    def by_method(self, buffer_size: int | None) -> dict[str, Setting]:
-        """One setting per method with this buffer size or without a memory.
+    def by_method(self, buffer: str) -> dict[str, Setting]:
+        """One setting per method with a memory of this capacity or without a memory.
 
         Of several, the one closest to the published settings, then the one with most seeds.
         """
         chosen: dict[str, Setting] = {}
         for setting in self.settings:
-            if setting.config.buffer_size in (None, buffer_size):
+            if setting.config.buffer in ("", buffer):
                 method = setting.config.method
                 chosen[method] = max(chosen.get(method, setting), setting, key=_preference)
         return chosen
