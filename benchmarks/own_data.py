@@ -42,12 +42,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import perdure
+from perdure.catalog import find_learner
+from perdure.results.table import Spread, signed
 
 CHOOSE = ("fashion-mnist", "texture", "optdigits")
 REPORT = ("cifar10", "letter", "satimage", "penbased", "languages")
 SETS = {"choose": CHOOSE, "report": REPORT, "all": CHOOSE + REPORT}
 METHODS = ("sgd", "er", "derpp", "mean-er", "clser")
-SEEDS = range(5)
 BATCH = 32
 LR = {"sgd": 0.1, "adam": 1e-3, "adam transformer": 3e-3}
 LANGUAGES = ("en", "de", "fr", "es", "it", "pt", "nl", "sv", "pl", "cs", "fi", "tr")
@@ -309,16 +310,12 @@ def build(
         options["lr"] = LR["sgd"]
     if method != "sgd":
         options["buffer_size"] = buffer
-    if method == "clser":
-        return perdure.CLSER(network, **options, **given)
     if method == "mean-er":
-        own = {
-            k: v for k, v in given.items() if k in ("window", "consistency_weight", "memory_batch")
-        }
-        return perdure.MeanER(network, **options, **own)
-    classes = {"sgd": perdure.SGD, "er": perdure.ER, "derpp": perdure.DERPP}
-    found: perdure.Learner = classes[method](network, **options)
-    return found
+        own = ("window", "consistency_weight", "memory_batch")
+        options |= {name: value for name, value in given.items() if name in own}
+    elif method == "clser":
+        options |= given
+    return find_learner(method)(network, **options)
 
 
 def train(data: Path, case: Case, method: str, seed: int, given: dict[str, Any]) -> dict[str, Any]:
@@ -437,8 +434,8 @@ def summary(rows: list[dict[str, Any]]) -> dict[Case, Accuracies]:
 
 def difference(by: Accuracies, rival: str) -> tuple[float, float]:
     """How far CLS-ER's answer is above a rival, and twice the standard error of the difference."""
-    found = by["clser"] - by[rival]
-    return float(found.mean()), 2 * float(found.std(ddof=1)) / math.sqrt(len(found))
+    found = Spread.over((by["clser"] - by[rival]).tolist())
+    return found.mean, 2 * (found.error or 0.0)
 
 
 def is_miss(by: Accuracies, rival: str) -> bool:
@@ -451,15 +448,11 @@ def markdown(head: list[str], lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in [head, ["---"] * len(head), *lines])
 
 
-def signed(value: float, digits: int = 1) -> str:
-    return f"{value:+.{digits}f}".replace("-", "−")
-
-
 def average(name: str, part: list[Accuracies]) -> list[str]:
     """A line of means over cases, and of the difference between CLS-ER and ER."""
     means = [f"{np.mean([by[label].mean() for by in part]):.1f}" for label in part[0]]
     gain = float(np.mean([difference(by, "er")[0] for by in part]))
-    return [name, str(len(part)), signed(gain), *means]
+    return [name, str(len(part)), signed(gain, 1), *means]
 
 
 def averages(table: dict[Case, Accuracies], groups: dict[str, dict[str, list[Accuracies]]]) -> str:
@@ -514,7 +507,7 @@ def goals(table: dict[Case, Accuracies]) -> str:
         lines.append(
             [
                 f"nowhere more than {TOLERANCE:g} point below {name}, beyond two standard errors",
-                f"missed in {missed} of {len(table)} cases; worst difference {signed(worst)}",
+                f"missed in {missed} of {len(table)} cases; worst difference {signed(worst, 1)}",
                 "no" if missed else "yes",
             ]
         )
@@ -523,7 +516,7 @@ def goals(table: dict[Case, Accuracies]) -> str:
     lines.append(
         [
             f"at least {GAIN:g} points above ER on average",
-            f"{signed(mean, 2)}; better in {better:.0%} of the cases",
+            f"{signed(mean)}; better in {better:.0%} of the cases",
             "yes" if mean >= GAIN else "no",
         ]
     )
@@ -544,7 +537,7 @@ def misses(table: dict[Case, Accuracies]) -> str:
         for rival, name in RIVALS.items():
             if is_miss(by, rival):
                 mean, error = difference(by, rival)
-                lines.append([*named(case), name, f"{signed(mean)} ± {error:.1f}"])
+                lines.append([*named(case), name, f"{signed(mean, 1)} ± {error:.1f}"])
     return markdown([*CASE_HEAD, "below", "difference"], lines) if lines else "None."
 
 
@@ -555,7 +548,7 @@ def all_cases(table: dict[Case, Accuracies]) -> str:
         [
             *named(case),
             str(len(by["clser"])),
-            *(f"{v.mean():.1f} ± {v.std(ddof=1):.1f}" for v in by.values()),
+            *(Spread.over(values.tolist()).text(1) for values in by.values()),
         ]
         for case, by in table.items()
     ]

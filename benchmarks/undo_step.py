@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from perdure import networks
-from perdure.catalog import METHODS
+from perdure.catalog import METHODS, accepted
 from perdure.learners import Learner
 from perdure.records import Samples
 from perdure.undo import Snapshot
@@ -52,11 +52,8 @@ def without_copies() -> Iterator[None]:
 def measure(method: str, network: str, optimizer: str) -> dict[str, Any]:
     module, shape = build_network(network)
     cls = METHODS[method].learner
-    arguments: dict[str, Any] = {}
-    if method not in ("sgd", "joint"):
-        arguments["buffer_size"] = 500
-    if method in ("gem", "agem"):
-        arguments["tasks"] = 5
+    possible = {"buffer_size": 500, "tasks": 5}
+    arguments: dict[str, Any] = {n: v for n, v in possible.items() if n in accepted(cls)}
     if optimizer == "adam":
         arguments["optimizer"] = torch.optim.Adam(module.parameters(), lr=1e-4)
     learner: Learner = cls(module, **arguments)

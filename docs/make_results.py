@@ -20,7 +20,7 @@ import math
 import re
 import runpy
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,9 +28,9 @@ from typing import Any
 from perdure import catalog
 from perdure.config import RunConfig, default_hyperparameters, parse_seeds
 from perdure.experiment.grid import read_grid
-from perdure.presets import Figure, gcil_run, published_code_figures, readme_figures
+from perdure.presets import Figure, has_own_stream, published_code_figures, readme_figures
 from perdure.results import Spread, collect, verdict
-from perdure.results.table import figures_for, published_spread, spread_text
+from perdure.results.table import figures_for, published_spread, signed, spread_text
 
 ROOT = Path(__file__).parents[1]
 NETWORKS = ("stable", "plastic", "working")
@@ -51,11 +51,11 @@ class Row:
     """By predictor, the answering one first."""
     task_il: Spread | None
     """Of the answering network."""
+    last_test: Spread | None
     seconds: float | None
     """Time of all runs together."""
-    files: dict[str, Path | str]
+    files: Mapping[str, Path | str]
     """By label: a JSON file of the repository, or JSON text."""
-    last_test: Spread | None = None
 
     @property
     def ours(self) -> Spread:
@@ -81,8 +81,8 @@ class Row:
     def stream_note(self) -> str:
         """Which stream this is, if the paper's runs of the method did not see the fixed one."""
         config = self.config
-        run = gcil_run(config.method, config.stream, config.buffer_size)
-        return f"{config.stream_seed or 'fixed'} stream" if run is not None and run.reads else ""
+        own = has_own_stream(config.method, config.stream, config.buffer_size)
+        return f"{config.stream_seed or 'fixed'} stream" if own else ""
 
     @property
     def other_precision(self) -> bool:
@@ -108,21 +108,10 @@ class Row:
 
 def read(folder: Path) -> list[Row]:
     """All results, by stream, method and buffer size."""
-    rows = [
-        Row(
-            setting.config,
-            setting.config.hash,
-            setting.seeds,
-            {name: spread for name in setting.predictors if (spread := setting.spread(name))},
-            setting.spread(kind="task_il"),
-            setting.seconds(),
-            {f"seed {run.seed}": run.folder.path / "result.json" for run in setting.runs},
-            setting.spread(key="last_test") if setting.tests_overlap else None,
-        )
-        for setting in collect([folder / "runs"]).settings
-    ]
-    for line in (folder / "mnist.jsonl").read_text(encoding="utf-8").splitlines():
-        rows.append(_from_summary(line))
+    rows = read_summaries(folder / "mnist.jsonl")
+    for setting in collect([folder / "runs"]).settings:
+        files = {f"seed {run.seed}": run.folder.path / "result.json" for run in setting.runs}
+        rows.append(_row(setting.config, setting.summary(), files))
     streams, methods = list(catalog.STREAMS), list(catalog.METHODS)
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -137,14 +126,20 @@ def _place(names: Sequence[str], name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def _from_summary(line: str) -> Row:
-    """A line that `Setting.summary` wrote."""
-    summary: dict[str, Any] = json.loads(line)
+def read_summaries(path: Path) -> list[Row]:
+    """The lines of a file that `perdure reproduce` wrote; none if it does not exist."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    found = [json.loads(line) for line in lines]
+    return [_row(_config(s), s, {"all seeds": json.dumps(s, indent=1)}) for s in found]
+
+
+def _config(summary: Mapping[str, Any]) -> RunConfig:
+    """The settings of a summary."""
     stream, method, size, data = (summary[k] for k in ("stream", "method", "buffer_size", "data"))
     if method not in catalog.METHODS:  # a user's own would be imported
         raise ValueError(f"unknown method {method!r} in a summary")
     usual = default_hyperparameters(stream, method, size, data).values
-    config = RunConfig(
+    return RunConfig(
         stream=stream,
         dataset=data,
         data_checksum="",
@@ -153,18 +148,28 @@ def _from_summary(line: str) -> Row:
         buffer_size=size,
         hyperparameters={**usual, **summary.get("departures", {})},
     )
+
+
+def _row(config: RunConfig, summary: Mapping[str, Any], files: Mapping[str, Path | str]) -> Row:
+    """A row from what `Setting.summary` returned."""
     seeds: list[int] = summary["seeds"]
 
-    def spread(found: dict[str, float | None]) -> Spread | None:
-        mean = found["mean"]
-        return None if mean is None else Spread(mean, found["std"], len(seeds))
+    def spread(found: Mapping[str, float | None] | None) -> Spread | None:
+        mean = found and found["mean"]
+        return Spread(mean, found["std"], len(seeds)) if found and mean is not None else None
 
     predictors: dict[str, Any] = summary["predictors"]
-    accuracy = {name: ours for name, p in predictors.items() if (ours := spread(p["class_il"]))}
-    task_il = spread(next(iter(predictors.values()))["task_il"])
-    text = json.dumps(summary, indent=1)
-    files: dict[str, Path | str] = {"all seeds": text}
-    return Row(config, summary["hash"], seeds, accuracy, task_il, summary["seconds"], files)
+    answering, *_ = predictors.values()
+    return Row(
+        config,
+        summary["hash"],
+        seeds,
+        {name: ours for name, found in predictors.items() if (ours := spread(found["class_il"]))},
+        spread(answering["task_il"]),
+        spread(answering.get("last_test")),
+        summary["seconds"],
+        files,
+    )
 
 
 def published(row: Row) -> str:
@@ -331,19 +336,13 @@ def compare_windows(rows: Sequence[Row], folder: Path) -> list[Comparison]:
         if row.config.method == "clser" and not (row.config.departures() or row.other_precision)
     }
     planned = planned_windows(folder)
-    path = folder / "windows.jsonl"
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    found = {(r.config.stream, r.config.buffer_size): r for r in map(_from_summary, lines)}
+    summaries = read_summaries(folder / "windows.jsonl")
+    found = {(row.config.stream, row.config.buffer_size): row for row in summaries}
     return [
         Comparison(presets[key], found[key], len(seeds))
         for key, seeds in planned.items()
         if key in found and key in presets
     ]
-
-
-def signed(value: float) -> str:
-    """A difference with its sign."""
-    return f"{value:+.2f}".replace("-", "−")
 
 
 def windows(found: Sequence[Comparison]) -> str:

@@ -17,7 +17,7 @@ from typing import Any
 
 from make_results import ROOT, Row, published, read
 
-from perdure.results import verdict
+from perdure.results.table import signed, verdict
 
 MARK = "<!-- all results -->"
 UNKNOWN = "The reason is not known."
@@ -62,7 +62,7 @@ def badge(row: Row, reasons: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         why = "readme" if published(row) != "–" else why
         return _badge("none", "no published figure"), NO_FIGURE[why]
     found = verdict(row.ours, figures[0])
-    difference = f"{found.difference:+.2f} points.".replace("-", "−")
+    difference = f"{signed(found.difference)} points."
     if found.status == "agrees":
         return _badge("verified", "verified"), difference
     text, page = reason(row, reasons)

@@ -13,8 +13,8 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from perdure.cli import main
-from perdure.integrations.run_logs import RunLogs
 from perdure.integrations.tensorboard import track
+from perdure.integrations.trackers import RunLogs
 from perdure.results import RunFolder
 
 ARGUMENTS = [

@@ -350,10 +350,11 @@ class RunConfig:
         """
         entry = catalog.STREAMS.get(self.stream)
         preset = presets.find(self.method, self.stream, self.buffer_size)
+        own = presets.has_own_stream(self.method, self.stream, self.buffer_size)
         changed = set(self.non_defaults()) - {"stream_seed", *self.select("execution")}
         if (
             entry is None
-            or self.stream_seed not in self._published_stream_seeds(entry)
+            or self.stream_seed not in ((PUBLISHED,) if own else (None, entry.seed))
             or preset is None
             or preset.notes
             or self.dataset != entry.datasets[0]
@@ -366,11 +367,6 @@ class RunConfig:
             for figure in presets.paper_figures(table, self.stream, self.method, self.buffer_size)
             if {**preset.values, **figure.settings} == self.hyperparameters
         ]
-
-    def _published_stream_seeds(self, entry: catalog.Entry) -> tuple[int | str | None, ...]:
-        """The stream seeds that give the stream of the paper's runs."""
-        run = presets.gcil_run(self.method, self.stream, self.buffer_size)
-        return (PUBLISHED,) if run is not None and run.reads else (None, entry.seed)
 
     def published_task_il(self) -> presets.Figure | None:
         """The published Task-IL accuracy for these settings; None if there is none."""
@@ -393,22 +389,14 @@ def short_hash(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
-@dataclass(frozen=True)
-class Defaults:
-    """Hyperparameters that nobody gave, and what had to be assumed to find them."""
-
-    values: Mapping[str, float]
-    notes: tuple[str, ...] = ()
-
-
 def default_hyperparameters(
     stream: str,
     method: str,
     buffer_size: int | None,
     dataset: str | None,
     optimizer: str = "sgd",
-) -> Defaults:
-    """The published hyperparameters, or the closest substitute.
+) -> presets.Preset:
+    """The published hyperparameters, or the closest substitute, with notes on what was assumed.
 
     A user's method is imported. mnist5k is trained for more epochs than MNIST, and published
     learning rates are for SGD only.
@@ -442,7 +430,7 @@ def default_hyperparameters(
         known = catalog.OPTIMIZERS.get(optimizer)
         if known is not None and known.lr is not None:
             values["lr"] = known.lr
-    return Defaults(normalised(values, accepted), notes)
+    return presets.Preset(normalised(values, accepted), notes)
 
 
 def is_optional(argument: inspect.Parameter) -> bool:

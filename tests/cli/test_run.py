@@ -22,7 +22,7 @@ import pytest
 
 import perdure
 from perdure import catalog, data
-from perdure.cli import options, parse
+from perdure.cli import parse
 from perdure.cli.command import VERBS
 from perdure.cli.run import RunOptions
 from perdure.experiment.pool import run_tasks
@@ -195,7 +195,7 @@ def test_the_default_number_of_workers_respects_affinity(
         seen.append(workers)
         run_tasks(*args, workers=workers, **{**how, "in_process": True})
 
-    monkeypatch.setattr("perdure.experiment.pool.run_tasks", recorded)
+    monkeypatch.setattr("perdure.cli.run.run_tasks", recorded)
     monkeypatch.setattr("perdure.cli.reproduce.run_tasks", recorded)
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {3, 5, 8}, raising=False)
@@ -462,4 +462,4 @@ def test_a_download_that_fails_is_one_sentence(call: Call, monkeypatch: pytest.M
 def test_set_may_be_repeated() -> None:
     parsed = parse(["run", "--set", "lr=0.1", "--set", "batch=4"])
     assert isinstance(parsed, RunOptions)
-    assert options.assignments(parsed.set) == {"lr": 0.1, "batch": 4}
+    assert parsed.given() == {"lr": 0.1, "batch": 4}

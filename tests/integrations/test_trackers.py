@@ -11,8 +11,7 @@ import torch
 
 from perdure import CLSER, Callback, fit, from_tensors
 from perdure.cli import main
-from perdure.integrations.run_logs import RunLogs
-from perdure.integrations.scalars import ScalarLog, scalars
+from perdure.integrations.trackers import RunLogs, ScalarLog, scalars
 from perdure.results import RunFolder
 
 INPUTS, LABELS = torch.rand(64, 8), torch.arange(64) % 4

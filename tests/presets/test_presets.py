@@ -342,12 +342,6 @@ def test_a_method_with_memory_needs_a_buffer(method: str) -> None:
     assert find(method, "s-mnist", None) is None
 
 
-@pytest.mark.parametrize("buffer_size", [0, -200])
-def test_a_buffer_size_is_positive(buffer_size: int) -> None:
-    with pytest.raises(ValueError, match="positive"):
-        find("er", "s-mnist", buffer_size)
-
-
 def test_a_preset_can_be_pickled() -> None:
     preset = get("clser", "s-cifar100-5x20", 300)
     assert pickle.loads(pickle.dumps(preset)) == preset

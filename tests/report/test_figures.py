@@ -27,7 +27,7 @@ NAMES = (
 def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Figure]:
     """The figures of five methods with three seeds each, by the end of their names."""
     root = made.make_runs(tmp_path_factory.mktemp("runs"))
-    found = figures(made.comparison(root), 500)
+    found = figures(made.comparison(root), "500")
     return {figure.name.removeprefix("s-mnist-500-"): figure for figure in found}
 
 
@@ -74,7 +74,7 @@ def test_reliability_weights_seeds_by_their_counts(tmp_path: Path) -> None:
         one |= {"count": count, "accuracy": accuracy}
         (folder / "analysis.json").write_text(json.dumps(content))
     (figure,) = (
-        f for f in figures(made.comparison(tmp_path), 500) if f.name.endswith("calibration")
+        f for f in figures(made.comparison(tmp_path), "500") if f.name.endswith("calibration")
     )
     (shown,) = figure.charts
     assert isinstance(shown, Reliability)
@@ -149,7 +149,7 @@ def test_seeds_with_different_numbers_of_age_bins_are_added(tmp_path: Path) -> N
         line = json.dumps({"event": "ages", "step": 1000, **event})
         (folder / "events.jsonl").write_text(line + "\n")
     (figure,) = (
-        f for f in figures(made.comparison(tmp_path), 500) if f.name.endswith("replay-sources")
+        f for f in figures(made.comparison(tmp_path), "500") if f.name.endswith("replay-sources")
     )
     (age,) = figure.charts
     assert isinstance(age, Bars)
@@ -179,7 +179,7 @@ def test_final_accuracy_next_to_the_published_one(tmp_path: Path) -> None:
 
 def test_a_stream_without_tasks_shows_classes(tmp_path: Path) -> None:
     made.make_run(tmp_path, "mnist-360", tests=["all"])
-    first = figures(made.comparison(tmp_path), 500)[0]
+    first = figures(made.comparison(tmp_path), "500")[0]
     (shown,) = first.charts
     assert first.name == "mnist-360-500-classes"
     assert isinstance(shown, HeatMap)
@@ -190,7 +190,7 @@ def test_a_stream_without_tasks_shows_classes(tmp_path: Path) -> None:
 def test_without_analyses_and_events_the_remaining_figures_are_shown(tmp_path: Path) -> None:
     folder = made.make_run(tmp_path, analysed=False)
     (folder / "events.jsonl").unlink()
-    assert [f.name for f in figures(made.comparison(tmp_path), 500)] == ["s-mnist-500-tasks"]
+    assert [f.name for f in figures(made.comparison(tmp_path), "500")] == ["s-mnist-500-tasks"]
 
 
 def test_a_figure_is_plain_json(found: dict[str, Figure]) -> None:

@@ -161,6 +161,20 @@ def test_a_sensitivity_table_has_a_column_for_each_varied_setting(tmp_path: Path
     assert {row["update"] for row in rows(table)} == {"random", "regular"}
 
 
+def test_memories_with_a_budget_in_bytes_are_not_mixed(tmp_path: Path) -> None:
+    for size in (10**6, 2 * 10**6):
+        budget = {"buffer_size": None, "buffer_bytes": size}
+        made.make_run(tmp_path, values={"lr": size / 10**8}, **budget)
+    assert not any("S3" in name for name in of_the_paper(tmp_path))
+    made.make_run(tmp_path, method="mean-er", buffer_size=None, buffer_bytes=10**6)
+    made.make_run(tmp_path, method="mean-er", mean=91.5)
+    found = made.comparison(tmp_path)
+    assert found.buffers() == ["1 MB", "2 MB", "500"]
+    assert [s.label for s in found.by_method("500").values()] == ["Mean-ER 500"]
+    (row,) = rows(of_the_paper(tmp_path)["table-S2"])
+    assert (row["stream"], row["buffer"]) == ("s-mnist", "1 MB")
+
+
 def test_table_s3_shows_the_published_sweep(tmp_path: Path) -> None:
     cifar: dict[str, Any] = {"stream": "s-cifar10", "dataset": "cifar10", "network": "resnet18"}
     swept = {"consistency_weight": 0.1, "stable_rate": 0.1, "plastic_rate": 0.2}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -68,7 +68,7 @@ BufferSize = Annotated[OptionalCount, arg(aliases=["--buffer"])]
 class DataFlags:
     """Where the data comes from."""
 
-    data: Folder = None
+    data_root: Annotated[Folder, arg(name="data")] = None
     """Folder with the datasets, the only one searched; default: $PERDURE_DATA, then the cache."""
     dataset: Name = None
     """mnist, or mnist5k: 5,000 digits that ship with perdure, for 15 times as many epochs."""
@@ -135,7 +135,7 @@ class Hyperparameters:
 
     def given(self) -> dict[str, float]:
         """Those that have a value."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: value for name, value in vars(self).items() if value is not None}
 
 
 @dataclass(frozen=True)
@@ -157,8 +157,7 @@ class OptimizerFlags:
 
     def given(self) -> dict[str, float]:
         """The settings that have a value."""
-        values = {name: value for name, value in asdict(self).items() if name != "optimizer"}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name, value in vars(self).items() if isinstance(value, int | float)}
 
 
 @dataclass(frozen=True)
@@ -175,6 +174,10 @@ class ExecutionFlags:
     """On a GPU, compute bit-identical results for the same seed; a little slower."""
     threads: Count = 1
     """Threads of each process; more than one changes the last digits of results."""
+
+    def settings(self) -> dict[str, Any]:
+        """The arguments of `resolve` among these flags."""
+        return {name: value for name, value in vars(self).items() if name != "threads"}
 
     def prepare(self) -> None:
         """Check the values, and set the environment variables that torch reads when it starts."""
@@ -244,8 +247,14 @@ class LearnerOptions:
         default_factory=Hyperparameters
     )
     optimizer: OptimizerFlags = field(default_factory=OptimizerFlags)
+    set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
+    """A hyperparameter that has no flag, such as one of your own method. May be repeated."""
     execution: ExecutionFlags = field(default_factory=ExecutionFlags)
     output: OutputFlags = field(default_factory=OutputFlags)
+
+    def given(self) -> dict[str, float]:
+        """The hyperparameters that have a value, those of the optimizer included."""
+        return self.hyperparameters.given() | self.optimizer.given() | _assignments(self.set)
 
     def resolve(self, method: str, given: Mapping[str, float], **further: Any) -> RunConfig:
         """The configuration that these options and further arguments of `resolve` describe."""
@@ -254,26 +263,15 @@ class LearnerOptions:
             method,
             self.buffer_size,
             given=given,
-            network=self.data.network,
-            dataset=self.data.dataset,
-            data_root=self.data.data,
-            stream_seed=self.data.stream_seed,
-            max_steps=self.data.max_steps,
-            device=self.execution.device,
-            precision=self.execution.precision,
-            engine=self.execution.engine,
-            deterministic=self.execution.deterministic,
+            **vars(self.data),
+            **self.execution.settings(),
             optimizer=self.optimizer.optimizer,
-            buffer_bytes=_number_or_text(self.buffer_bytes),
+            buffer_bytes=self.buffer_bytes,
             memory_device=self.memory_device,
             memory_folder=self.memory_folder,
             progress=not self.output.quiet,
             **further,
         )
-
-
-def _number_or_text(text: str | None) -> int | str | None:
-    return int(text) if text is not None and text.isdecimal() else text
 
 
 def at_least_one(flag: str, value: int) -> int:
@@ -283,7 +281,7 @@ def at_least_one(flag: str, value: int) -> int:
     return value
 
 
-def assignments(texts: tuple[str, ...]) -> dict[str, float]:
+def _assignments(texts: tuple[str, ...]) -> dict[str, float]:
     """The values of `--set NAME=VALUE`."""
     found: dict[str, float] = {}
     for text in texts:

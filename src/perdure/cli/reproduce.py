@@ -27,6 +27,7 @@ from perdure.cli.options import (
     listed,
     writable,
 )
+from perdure.cli.run import show_results
 from perdure.experiment.grid import PAPER_TABLES, Grid, paper_grid, plan_grid, read_grid, select
 from perdure.experiment.plan import Plan, Speeds
 from perdure.experiment.pool import run_tasks
@@ -34,7 +35,7 @@ from perdure.experiment.progress import Backend, GridProgress, clock_time, print
 from perdure.experiment.resolve import choose_device, resolve
 from perdure.files import read_bytes, write_atomic
 from perdure.results.table import Setting
-from perdure.results.terminal import cut_short, results_table, show
+from perdure.results.terminal import show
 
 RETRIES = 2
 """How often a failed job is attempted again."""
@@ -84,21 +85,18 @@ def reproduce(options: ReproduceOptions) -> int:
     """Run what is missing and show the table."""
     options.execution.prepare()
     options.training.prepare()
-    grid, quiet, execution = _grid(options), options.output.quiet, options.execution
+    grid, quiet, data = _grid(options), options.output.quiet, options.data
     with ExitStack() as stack:
         device, width, backend = _backend(options, stack)
         plan = plan_grid(
             grid,
             options.training.out.absolute(),
-            dataset=options.data.dataset,
-            data_root=None if options.data.data is None else options.data.data.absolute(),
+            dataset=data.dataset,
+            data_root=data.data_root and data.data_root.absolute(),
             resolve=partial(
                 resolve,
-                max_steps=options.data.max_steps,
-                device=device,
-                precision=execution.precision,
-                engine=execution.engine,
-                deterministic=execution.deterministic,
+                max_steps=data.max_steps,
+                **{**options.execution.settings(), "device": device},
                 check_device=options.backend == "local" and not options.dry_run,
                 progress=not quiet,
             ),
@@ -216,26 +214,13 @@ def _show_results(plan: Plan, path: Path, output: OutputFlags) -> None:
     found = plan.results()
     if not found:
         return
-    if not output.quiet:
-        data = "/".join(dict.fromkeys(setting.data for setting in found))
-        show(
-            results_table(
-                found,
-                f"{plan.title}, data {data}: accuracy in percent",
-                by_predictor=plan.table in ("S1", "S3"),
-                table=plan.table,
-                planned={setting.config.hash: len(setting.seeds) for setting in plan.settings},
-            ),
-            stderr=output.json,
-        )
-        if note := cut_short(found):
-            print_status(note)
+    data = "/".join(dict.fromkeys(setting.data for setting in found))
+    title = f"{plan.title}, data {data}: accuracy in percent"
+    by_predictor = plan.table in ("S1", "S3")
+    show_results(plan, found, title, output, by_predictor=by_predictor, table=plan.table)
     _write_summaries(path, plan.results(all_seeds=True))
     if not output.quiet:
         print_status(f"Results are in {path}")
-    if output.json:
-        for setting in found:
-            print(json.dumps(setting.summary()), flush=True)
 
 
 def _read_summaries(path: Path) -> dict[str, dict[str, Any]]:

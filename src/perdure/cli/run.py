@@ -8,29 +8,36 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from tyro.conf import arg
 
+from perdure.catalog import accepted, find_learner, takes_buffer
 from perdure.cli.options import (
     Folder,
     LearnerOptions,
     OptionalCount,
     OptionalNumber,
     OutputFlags,
-    Repeated,
     Seeds,
     Switch,
     TrainingFlags,
-    assignments,
     listed,
     writable,
 )
-
-if TYPE_CHECKING:
-    from perdure.config import RunConfig
-    from perdure.experiment.plan import Plan, PlannedSetting
-    from perdure.integrations.run_logs import OpenLog
+from perdure.config import RunConfig, parse_seeds
+from perdure.experiment.build import build_run, read_dataset
+from perdure.experiment.plan import Plan, PlannedSetting, Speeds, plan_setting, runs_on_other_data
+from perdure.experiment.pool import run_tasks
+from perdure.experiment.progress import GridProgress, print_status, run_jobs
+from perdure.experiment.resolve import check_method, check_names, hyperparameter_names
+from perdure.integrations.trackers import OpenLog, RunLogs
+from perdure.results.folder import RunFolder
+from perdure.results.table import Setting, group
+from perdure.results.terminal import cut_short, results_table, show
+from perdure.streams.from_batches import not_resumable
+from perdure.training.distributed import from_rank_0
+from perdure.training.launch import is_main_process, setup_ranks
 
 
 @dataclass(frozen=True)
@@ -56,8 +63,6 @@ class RunOptions(LearnerOptions):
     """Samples of the sliding window of these predictions; default: 1000."""
     initial_evaluation: Switch = False
     """Evaluate the untrained networks, too, for forward transfer. Always done on a GPU."""
-    set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
-    """A hyperparameter that has no flag, such as one of your own method. May be repeated."""
     restart: Switch = False
     """Discard complete and interrupted runs and train anew."""
     resume: Switch = False
@@ -73,14 +78,6 @@ class RunOptions(LearnerOptions):
 
 def run(options: RunOptions) -> int:
     """Train the runs that are missing and show the results."""
-    from perdure.config import parse_seeds
-    from perdure.experiment.build import build_run, read_dataset
-    from perdure.experiment.plan import Plan, plan_setting
-    from perdure.experiment.progress import print_status
-    from perdure.streams.from_batches import not_resumable
-    from perdure.training.distributed import from_rank_0
-    from perdure.training.launch import is_main_process, setup_ranks
-
     if options.restart and options.resume:
         raise ValueError("--restart starts over and --resume continues; omit one of them")
     options.execution.prepare()
@@ -140,14 +137,9 @@ def run(options: RunOptions) -> int:
 
 def _trackers(options: RunOptions) -> list[OpenLog]:
     """The experiment trackers that log the runs."""
-    asked = (
-        ("tensorboard", options.tensorboard),
-        ("wandb", options.wandb),
-        ("mlflow", options.mlflow),
-    )
     found = []
-    for name, target in asked:
-        if target is not None:
+    for name in ("tensorboard", "wandb", "mlflow"):
+        if (target := getattr(options, name)) is not None:
             try:
                 module = importlib.import_module(f"perdure.integrations.{name}")
             except ImportError as error:
@@ -158,10 +150,8 @@ def _trackers(options: RunOptions) -> list[OpenLog]:
 
 def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
     """A configuration for each method, with the hyperparameters that it has."""
-    from perdure.experiment.resolve import check_method, check_names, hyperparameter_names
-
     methods = list(dict.fromkeys(listed("--method", options.method, str) or []))
-    given = options.hyperparameters.given() | options.optimizer.given() | assignments(options.set)
+    given = options.given()
     known: dict[str, set[str]] = {}
     for method in methods:
         check_method(method)
@@ -188,20 +178,14 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
 
 def _has_updates(method: str) -> bool:
     """Whether a method has semantic memories, which --update applies to."""
-    from perdure.catalog import accepted, find_learner
-
     return "update" in accepted(find_learner(method))
 
 
 def _partial_notes(options: RunOptions, methods: Sequence[str]) -> list[str]:
     """The settings that apply to some of the methods only."""
-    from perdure.experiment.resolve import hyperparameter_names
-
-    known = {
-        method: hyperparameter_names(method, options.optimizer.optimizer) for method in methods
-    }
+    names = {method: hyperparameter_names(method) for method in methods}
     given = options.hyperparameters.given()
-    having = {name: [method for method in methods if name in known[method]] for name in given}
+    having = {name: [method for method in methods if name in names[method]] for name in given}
     if options.update != "random":
         having["update"] = [method for method in methods if _has_updates(method)]
     return [
@@ -213,8 +197,6 @@ def _partial_notes(options: RunOptions, methods: Sequence[str]) -> list[str]:
 
 def _suited(options: RunOptions, method: str, methods: int) -> RunOptions:
     """The options for one of several methods: without a buffer if it has no memory."""
-    from perdure.catalog import takes_buffer
-
     if methods == 1 or takes_buffer(method):
         return options
     return replace(
@@ -224,8 +206,6 @@ def _suited(options: RunOptions, method: str, methods: int) -> RunOptions:
 
 def _notes(setting: PlannedSetting, out: Path) -> list[str]:
     """Earlier runs that are continued, or that the user may have wanted to continue."""
-    from perdure.experiment.plan import runs_on_other_data
-
     notes = [
         f"resuming seed {seed} of {setting.config.method} from step {step}; use --restart to "
         "start over"
@@ -250,12 +230,6 @@ def train_plan(
     trackers: Sequence[OpenLog] = (),
 ) -> int:
     """Train the missing runs of a plan on this machine; returns how many failed."""
-    from perdure.experiment.plan import Speeds
-    from perdure.experiment.pool import run_tasks
-    from perdure.experiment.progress import GridProgress, print_status, run_jobs
-    from perdure.integrations.run_logs import RunLogs
-    from perdure.results.folder import RunFolder
-
     plan.clear_leftovers()
     jobs = plan.jobs(
         Speeds(),
@@ -280,33 +254,34 @@ def train_plan(
     return progress.count("failed")
 
 
-def _show(plan: Plan, output: OutputFlags) -> None:
-    from perdure.experiment.progress import print_status
-    from perdure.results.folder import RunFolder
-    from perdure.results.table import group
-    from perdure.results.terminal import cut_short, results_table, show
-
-    found = plan.results()
-    if not found:  # all runs failed
-        return
+def show_results(
+    plan: Plan, found: Sequence[Setting], title: str, output: OutputFlags, **how: Any
+) -> None:
+    """Show the results of a plan; `how` has further arguments of `results_table`."""
     if not output.quiet:
-        comparisons = group([run for setting in found for run in setting.runs]).comparisons
-        several = len(plan.settings) > 1
-        most = max(len(setting.runs) for setting in found)
-        # Published GCIL streams depend on the method.
-        name = comparisons[0].name if len(comparisons) == 1 else found[0].config.stream
-        if not several:
-            size = found[0].config.buffer
-            buffer = f", buffer {size}" if size else ""
-            name = f"{found[0].config.method_title} on {name}{buffer}"
-        title = f"{name}, {most} seed{'s' if most > 1 else ''}: accuracy in percent"
         planned = {setting.config.hash: len(setting.seeds) for setting in plan.settings}
-        table = results_table(found, title, by_predictor=not several, planned=planned)
-        show(table, stderr=output.json)
+        show(results_table(found, title, planned=planned, **how), stderr=output.json)
         if note := cut_short(found):
             print_status(note)
-        folder = RunFolder.group(plan.out, found[0].config)
-        print_status(f"Runs are in {folder.parent if several else folder}")
     if output.json:
         for setting in found:
             print(json.dumps(setting.summary()), flush=True)
+
+
+def _show(plan: Plan, output: OutputFlags) -> None:
+    found = plan.results()
+    if not found:  # all runs failed
+        return
+    comparisons = group([run for setting in found for run in setting.runs]).comparisons
+    several, config = len(plan.settings) > 1, found[0].config
+    # Published GCIL streams depend on the method.
+    name = comparisons[0].name if len(comparisons) == 1 else config.stream
+    if not several:
+        buffer = f", buffer {config.buffer}" if config.buffer else ""
+        name = f"{config.method_title} on {name}{buffer}"
+    most = max(len(setting.runs) for setting in found)
+    title = f"{name}, {most} seed{'s' if most > 1 else ''}: accuracy in percent"
+    show_results(plan, found, title, output, by_predictor=not several)
+    if not output.quiet:
+        folder = RunFolder.group(plan.out, config)
+        print_status(f"Runs are in {folder.parent if several else folder}")

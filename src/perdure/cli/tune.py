@@ -21,7 +21,6 @@ from perdure.cli.options import (
     Repeated,
     Seeds,
     Share,
-    assignments,
     at_least_one,
     writable,
 )
@@ -54,8 +53,6 @@ class TuneOptions(LearnerOptions):
     """Total number of trials, including completed ones."""
     space: Annotated[Repeated, arg(metavar="NAME=LOW:HIGH", help_behavior_hint="")] = ()
     """Search space: NAME=LOW:HIGH[:log], NAME=A,B,C, or a TOML file. May be repeated."""
-    set: Annotated[Repeated, arg(metavar="NAME=VALUE", help_behavior_hint="")] = ()
-    """Fix a hyperparameter that has no flag in all trials. May be repeated."""
     seeds: Seeds = "0"
     """Each trial is the mean over these seeds: 3, or 0,4,7, or 0:10 (10 excluded)."""
     study_seed: Count = 0
@@ -144,7 +141,7 @@ def _search(options: TuneOptions) -> Search:
     if not 0 <= options.study_seed < 2**32:
         raise ValueError(f"--study-seed is {options.study_seed}; expected 0 to {2**32 - 1}")
     seeds, optimizer = parse_seeds(options.seeds), options.optimizer.optimizer
-    fixed = options.hyperparameters.given() | options.optimizer.given() | assignments(options.set)
+    fixed = options.given()
     config = options.resolve(options.method, fixed, validation=options.validation)
     dataset = read_dataset(config)
     build_run(config, dataset, seeds[0])  # rejects invalid values
@@ -198,7 +195,8 @@ def _command(options: TuneOptions, search: Search, best: FrozenTrial) -> str:
     """The command that evaluates the best hyperparameters on the test set."""
     values = {**search.config.hyperparameters, **best.params}
     config = replace(search.config, validation=None, hyperparameters=values)
-    words = [] if options.data.data is None else ["--data", str(options.data.data)]
+    root = options.data.data_root
+    words = [] if root is None else ["--data", str(root)]
     if options.execution.threads != 1:
         words += ["--threads", str(options.execution.threads)]
     return " ".join([config.command(search.seeds), *([shlex.join(words)] if words else [])])

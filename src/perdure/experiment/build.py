@@ -219,14 +219,9 @@ def build_learner(
             lr = learner.default_lr
         arguments["lr"] = None
         arguments["optimizer"] = build_optimizer(config.optimizer, module, lr, values)
-    if config.buffer_size is not None:
-        arguments["buffer_size"] = config.buffer_size
-    if config.buffer_bytes is not None:
-        arguments["buffer_bytes"] = config.buffer_bytes
-    if config.memory_device is not None:
-        arguments["memory_device"] = config.memory_device
-    if config.memory_folder is not None:
-        arguments["memory_folder"] = config.memory_folder
+    for name in ("buffer_size", "buffer_bytes", "memory_device", "memory_folder"):
+        if (value := getattr(config, name)) is not None:
+            arguments[name] = value
     if "update" in accepted:
         arguments["update"] = config.update
     if "tasks" in accepted:

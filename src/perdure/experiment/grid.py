@@ -17,7 +17,7 @@ from perdure.experiment.build import build_run, build_stream, read_dataset
 from perdure.experiment.plan import Plan, plan_setting
 from perdure.experiment.resolve import check_method, resolve
 from perdure.files import read_bytes
-from perdure.presets import Figure, gcil_run, paper_figures
+from perdure.presets import has_own_stream, paper_figures
 from perdure.training.loop import total_steps
 
 PAPER_TABLES = {
@@ -85,16 +85,17 @@ def paper_grid(name: str) -> Grid:
         raise ValueError(f"unknown table {name!r}; choose from {', '.join(PAPER_TABLES)}")
     table, title = PAPER_TABLES[name]
     cells = [
-        Cell(f.stream, f.method, f.buffer_size, f.settings, stream_seed=_published_seed(f))
+        Cell(
+            f.stream,
+            f.method,
+            f.buffer_size,
+            f.settings,
+            stream_seed=PUBLISHED if has_own_stream(f.method, f.stream, f.buffer_size) else None,
+        )
         for f in paper_figures(table)
     ]
     seeds = "0:3" if table == "S3" else "0:10"  # as many as in the paper
     return Grid(name, title, seeds, _unique(cells), table)
-
-
-def _published_seed(figure: Figure) -> str | None:
-    run = gcil_run(figure.method, figure.stream, figure.buffer_size)
-    return PUBLISHED if run is not None and run.reads else None
 
 
 def read_grid(path: Path) -> Grid:

@@ -269,10 +269,8 @@ class _View(AbstractContextManager["_View"]):
             if number not in self.running:
                 self.running[number] = self.bars.add_task(status.name, total=None, note="starting")
             if (last := status.last) is not None:
-                short = _position(last) + _accuracy(last, ", ")
-                if last.evaluation is not None:
-                    short = f"{_position(last)}, {_evaluation(last)}"
-                note = _details(last) if self.by_task else short
+                shown = f", {_evaluation(last)}" if last.evaluation else _accuracy(last, ", ")
+                note = _details(last) if self.by_task else _position(last) + shown
                 self.bars.update(
                     self.running[number], total=last.total_steps, completed=last.step, note=note
                 )
@@ -291,8 +289,10 @@ class _View(AbstractContextManager["_View"]):
         if now.since and before is None:
             self._print(f"Resuming {status.name} from step {now.since}")
         if now.evaluation is not None:
-            if self.by_task and not self.live:
-                self._log_evaluation(status, now)
+            late = time.monotonic() - self.evaluation_logged > LOG_SECONDS
+            if self.by_task and not self.live and late:
+                self.evaluation_logged = time.monotonic()
+                print_status(f"{status.name}: {_details(now)}")
             return
         # A stream without tests may be one long task.
         silent = 0.0 if now.accuracy is not None else now.seconds - self.logged.get(status, 0.0)
@@ -301,12 +301,6 @@ class _View(AbstractContextManager["_View"]):
         if self.by_task and not self.live and due:
             self.logged[status] = now.seconds
             print_status(f"{status.name}: {_details(now)}")
-
-    def _log_evaluation(self, status: JobStatus, now: Progress) -> None:
-        """Print a line for each evaluation that takes long, and further ones while it does."""
-        if time.monotonic() - self.evaluation_logged > LOG_SECONDS:
-            self.evaluation_logged = time.monotonic()
-            print_status(f"{status.name}: {_position(now)}  {_evaluation(now)}")
 
     def _log_end(self, event: Event, status: JobStatus) -> None:
         """Print failures, and completed runs in a log."""

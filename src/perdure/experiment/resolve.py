@@ -95,28 +95,32 @@ def resolve(
     notes: list[str] = []
     if buffer_size is not None and buffer_bytes is not None:
         raise ValueError("give either --buffer-size or --buffer-bytes, not both")
-    budget = None if buffer_bytes is None else parse_bytes(buffer_bytes)
-    if budget is not None and "buffer_bytes" not in accepted:
-        if "buffer_size" in accepted:
-            raise ValueError(f"{method} has no argument buffer_bytes; use --buffer-size")
-        notes.append(f"{method} has no memory; ignoring --buffer-bytes {buffer_bytes}")
-        budget = None
     if memory_folder is not None and not memory_folder.is_dir():
         raise ValueError(f"--memory-folder is {str(memory_folder)!r}, which is not a folder")
-    kept = {"memory_device": memory_device, "memory_folder": memory_folder}
-    for name, value in kept.items():
+    memory: dict[str, Any] = {
+        "buffer_size": buffer_size,
+        "buffer_bytes": None if buffer_bytes is None else parse_bytes(buffer_bytes),
+        "memory_device": memory_device,
+        "memory_folder": None if memory_folder is None else str(memory_folder),
+    }
+    has_memory = "buffer_size" in accepted
+    for name, value in memory.items():
         if value is not None and name not in accepted:
             flag = f"--{name.replace('_', '-')}"
-            if "buffer_size" in accepted:
+            if has_memory:
                 raise ValueError(f"{method} has no argument {name}; omit {flag}")
             notes.append(f"{method} has no memory; ignoring {flag} {value}")
-            kept[name] = None
-    buffer_size = _buffer_size(method, buffer_size, "buffer_size" in accepted, notes)
+            memory[name] = None
+    if memory["buffer_size"] is not None and memory["buffer_size"] < 1:
+        raise ValueError(f"--buffer-size is {buffer_size}; expected 1 or more")
+    if memory["buffer_size"] is None and memory["buffer_bytes"] is None and has_memory:
+        memory["buffer_size"] = DEFAULT_BUFFER_SIZE
     dataset = _dataset(stream, dataset, data_root, notes)
     check_names(given or {}, method, optimizer)
-    usual = default_hyperparameters(stream, method, buffer_size, dataset, optimizer)
+    size = memory["buffer_size"] if memory["buffer_bytes"] is None else DEFAULT_BUFFER_SIZE
+    usual = default_hyperparameters(stream, method, size, dataset, optimizer)
     notes += usual.notes
-    if budget is not None and entry is not None:
+    if memory["buffer_bytes"] is not None and entry is not None:
         notes.append(f"hyperparameters are those for a buffer of {DEFAULT_BUFFER_SIZE} samples")
     if optimizer != "sgd" and "lr" not in (given or {}):
         lr = f"{usual.values['lr']:g}" if "lr" in usual.values else "its own default"
@@ -147,8 +151,7 @@ def resolve(
         validation=validation,
         max_steps=max_steps,
         method=method,
-        buffer_size=None if budget is not None else buffer_size,
-        buffer_bytes=budget,
+        **memory,
         hyperparameters=hyperparameters,
         optimizer=optimizer,
         update=update,
@@ -161,7 +164,6 @@ def resolve(
         prequential_window=WINDOW if prequential_window is None else prequential_window,
         initial_evaluation=initial_evaluation and device == "cpu",
         data_root=None if data_root is None else str(data_root),
-        **{name: None if value is None else str(value) for name, value in kept.items()},
         notes=tuple(notes),
     )
     if config.stream_seed == PUBLISHED:
@@ -205,18 +207,6 @@ def choose_device(device: str, precision: str | None = None, engine: str | None 
     if precision != "fp32" and not torch.cuda.is_bf16_supported():
         raise ValueError(f"{name} does not support bfloat16: use --precision fp32")
     return device
-
-
-def _buffer_size(
-    method: str, buffer_size: int | None, has_memory: bool, notes: list[str]
-) -> int | None:
-    if not has_memory:
-        if buffer_size is not None:
-            notes.append(f"{method} has no memory; ignoring --buffer-size {buffer_size}")
-        return None
-    if buffer_size is not None and buffer_size < 1:
-        raise ValueError(f"--buffer-size is {buffer_size}; expected 1 or more")
-    return DEFAULT_BUFFER_SIZE if buffer_size is None else buffer_size
 
 
 def _dataset(stream: str, dataset: str | None, root: Path | None, notes: list[str]) -> str | None:

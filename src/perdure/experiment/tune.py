@@ -10,14 +10,15 @@ import os
 import platform
 import re
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import optuna
-from optuna.distributions import BaseDistribution
-from optuna.samplers import TPESampler
+from optuna.exceptions import ExperimentalWarning
+from optuna.samplers import PartialFixedSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.storages.journal._file import get_lock_file
@@ -197,25 +198,6 @@ def _drop_torn_line(path: Path) -> None:
                 file.truncate(complete)
 
 
-class _Sampler(TPESampler):
-    """Optuna's TPE sampler, except that known values are not sampled."""
-
-    def __init__(self, seed: int, known: Mapping[str, float]) -> None:
-        super().__init__(seed=seed)
-        self.known = known
-
-    def sample_independent(
-        self,
-        study: optuna.Study,
-        trial: FrozenTrial,
-        param_name: str,
-        param_distribution: BaseDistribution,
-    ) -> Any:
-        if param_name in self.known:
-            return self.known[param_name]
-        return super().sample_independent(study, trial, param_name, param_distribution)
-
-
 def ask(study: optuna.Study, search: Search) -> optuna.Trial:
     """Start a trial. Its values depend on its place in the study and on earlier trials.
 
@@ -227,7 +209,9 @@ def ask(study: optuna.Study, search: Search) -> optuna.Trial:
     place = _free_place(study, trial.number)
     trial.set_user_attr("place", place)
     seed = derive(search.study_seed, f"trial {place}") % 2**32
-    study.sampler = _Sampler(seed, {} if place else search.initial)
+    with warnings.catch_warnings(action="ignore", category=ExperimentalWarning):
+        sampler = PartialFixedSampler({} if place else search.initial, TPESampler(seed=seed))
+    study.sampler = sampler
     for name, part in search.space.items():
         if isinstance(part, Choice):
             trial.suggest_categorical(name, part.values)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from perdure.files import digest_file
 from perdure.integrations import missing
-from perdure.integrations.run_logs import OpenLog
-from perdure.integrations.scalars import ScalarLog
+from perdure.integrations.trackers import OpenLog, ScalarLog
 from perdure.results import RunFolder
 
 try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -70,37 +71,29 @@ def as_floats(rows: Tensor) -> Tensor:
     return rows.to(torch.float32)
 
 
+@dataclass(eq=False)
 class OnlineClassifier:
     """A learner for rows of numbers that is built at the first batch and grows with the labels.
 
-    Args:
+    Attributes:
         features: Numbers per row.
-        network: `network(features, classes)` builds the network; None for an MLP.
-        learner: `learner(network, ...)` builds the learner; None for CLS-ER.
+        make_network: Builds the network from (features, classes); None for an MLP.
+        make_learner: Builds the learner from (network, ...); None for CLS-ER.
         buffer_size: Maximum number of stored samples.
         standardise: Whether to standardise the features by their statistics so far.
         seed: Seed of the initial weights and of all random draws.
+        labels: Labels in the order of their arrival: label i belongs to output i.
+        learner: The learner, once it is built.
     """
 
-    def __init__(
-        self,
-        features: int,
-        *,
-        network: MakeNetwork | None = None,
-        learner: MakeLearner | None = None,
-        buffer_size: int = 1000,
-        standardise: bool = True,
-        seed: int = 0,
-    ) -> None:
-        self.features = features
-        self.labels: list[Hashable] = []
-        """Labels in the order of their arrival: label i belongs to output i."""
-        self.learner: Learner | None = None
-        self._network = network
-        self._learner = learner
-        self._buffer_size = buffer_size
-        self._standardise = standardise
-        self._seed = seed
+    features: int
+    make_network: MakeNetwork | None
+    make_learner: MakeLearner | None
+    buffer_size: int
+    standardise: bool
+    seed: int
+    labels: list[Hashable] = field(default_factory=list)
+    learner: Learner | None = None
 
     def announce(self, labels: Sequence[Hashable]) -> None:
         """Add an output for each new label."""
@@ -131,13 +124,13 @@ class OnlineClassifier:
 
     def _build(self) -> Learner:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self._seed, "initialisation"))
-            network = (self._network or MLP)(self.features, len(self.labels))
-        make = self._learner or CLSER
-        normalise = Standardise(self.features) if self._standardise else as_floats
-        arguments: dict[str, Any] = {"normalise": normalise, "seed": self._seed}
+            torch.manual_seed(derive(self.seed, "initialisation"))
+            network = (self.make_network or MLP)(self.features, len(self.labels))
+        make = self.make_learner or CLSER
+        normalise = Standardise(self.features) if self.standardise else as_floats
+        arguments: dict[str, Any] = {"normalise": normalise, "seed": self.seed}
         if "buffer_size" in inspect.signature(make).parameters:
-            arguments["buffer_size"] = self._buffer_size
+            arguments["buffer_size"] = self.buffer_size
         arguments |= getattr(make, "keywords", {})  # what a partial fixes has precedence
         learner = make(network, **arguments)
         if not isinstance(learner, Learner):

@@ -82,12 +82,7 @@ class ContinualClassifier(MiniBatchClassifier):  # type: ignore[misc]
         self._rows: list[Floats] = []
         self._labels: list[Hashable] = []
         self._online = OnlineClassifier(
-            max_features,
-            network=network,
-            learner=learner,
-            buffer_size=buffer_size,
-            standardise=standardise,
-            seed=seed,
+            max_features, network, learner, buffer_size, standardise, seed
         )
 
     @property

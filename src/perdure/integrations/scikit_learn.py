@@ -160,14 +160,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return rows, labels
 
     def _start(self, random: np.random.RandomState) -> OnlineClassifier:
-        return OnlineClassifier(
-            self.n_features_in_,
-            network=self.network,
-            learner=self.learner,
-            buffer_size=self.buffer_size,
-            standardise=self.standardise,
-            seed=int(random.randint(2**31)),
-        )
+        how = self.network, self.learner, self.buffer_size, self.standardise
+        return OnlineClassifier(self.n_features_in_, *how, seed=int(random.randint(2**31)))
 
     def _learn(self, online: OnlineClassifier, X: NDArray[np.float64], y: NDArray[Any]) -> None:
         for start in range(0, len(X), self.batch_size):

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from perdure.integrations import missing
-from perdure.integrations.run_logs import OpenLog
-from perdure.integrations.scalars import ScalarLog
+from perdure.integrations.trackers import OpenLog, ScalarLog
 from perdure.results import RunFolder
 
 try:

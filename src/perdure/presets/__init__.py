@@ -62,13 +62,13 @@ class Preset:
 
     Attributes:
         values: The hyperparameters.
-        source: Where they were published.
         notes: What was substituted, one sentence each; empty for an exact match.
+        source: Where they were published.
     """
 
     values: Mapping[str, int | float]
-    source: str
     notes: tuple[str, ...] = ()
+    source: str = ""
 
 
 class _Row(NamedTuple):
@@ -89,10 +89,7 @@ def find(method: str, stream: str, buffer_size: int | None) -> Preset | None:
     Args:
         method: A method's name.
         stream: A stream's name.
-        buffer_size: Samples that the memory holds; None for methods without a memory.
-
-    Raises:
-        ValueError: If the buffer size is not positive.
+        buffer_size: Samples that the memory holds, at least 1; None for methods without a memory.
 
     >>> find("clser", "s-mnist", 500).values["consistency_weight"]
     2.0
@@ -101,10 +98,6 @@ def find(method: str, stream: str, buffer_size: int | None) -> Preset | None:
     >>> find("er", "my-stream", 300) is None
     True
     """
-    if buffer_size is not None and buffer_size < 1:
-        raise ValueError(
-            f"buffer_size is {buffer_size}; expected a positive number, or None for no memory"
-        )
     own = _SAME_AS.get(method, method)
     sources = (own, _SIMILAR_METHODS.get(method))
     origins = (stream, _SIMILAR_STREAMS.get(stream))
@@ -132,7 +125,7 @@ def find(method: str, stream: str, buffer_size: int | None) -> Preset | None:
                 else f"{name} has no published settings for {origin} with buffer {buffer_size}; "
                 f"using those for buffer {row.buffer_size}"
             )
-        return Preset(values, row.source, tuple(notes))
+        return Preset(values, tuple(notes), row.source)
     return None
 
 
@@ -289,6 +282,16 @@ def gcil_run(method: str, stream: str, buffer_size: int | None) -> GCILRun | Non
     ]
     epochs = (int(preset.values["epochs"]), *released)
     return GCILRun(gcil["reads"][method], int(preset.values["batch"]), epochs)
+
+
+def has_own_stream(method: str, stream: str, buffer_size: int | None) -> bool:
+    """Whether the paper's runs of a method saw another GCIL stream than other methods.
+
+    >>> has_own_stream("er", "gcil-cifar100-uniform", 500), has_own_stream("er", "s-mnist", 500)
+    (True, False)
+    """
+    run = gcil_run(method, stream, buffer_size)
+    return run is not None and run.reads > 0
 
 
 def published_code_figures() -> list[Figure]:

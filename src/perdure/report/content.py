@@ -27,7 +27,7 @@ class Chapter:
         comparison: The comparison.
         results: Its settings.
         overview: The accuracies of all settings.
-        groups: Further figures by heading: one for each buffer size, empty if there is only one.
+        groups: Further figures by heading: one for each buffer, empty if there is only one.
         remarks: What is missing from the figures, and why.
     """
 
@@ -106,7 +106,7 @@ def compose(collection: Collection, title: str, missing: Mapping[str, str] | Non
 
 def default_title(collection: Collection, folders: Sequence[str]) -> str:
     """The names of the users' streams in the report or, without any, of the folders."""
-    own = dict.fromkeys(c.stream_title for c in collection.comparisons if c.own)
+    own = dict.fromkeys(c.settings[0].stream_title for c in collection.comparisons if c.own)
     if len(own) > MAX_STREAMS_IN_TITLE:
         return f"Report on {len(own)} streams"
     return f"Report on {_listed([*own] or folders)}"
@@ -143,11 +143,11 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _chapter(comparison: Comparison, missing: Mapping[str, str]) -> Chapter:
-    sizes = comparison.buffer_sizes()
-    groups = {
-        f"Buffer of {size} samples" if len(sizes) > 1 else "": figures.figures(comparison, size)
-        for size in sizes
-    }
+    buffers = comparison.buffers()
+    groups: dict[str, list[Figure]] = {}
+    for buffer in buffers:
+        heading = f"Buffer of {buffer}{' samples' if buffer.isdecimal() else ''}"
+        groups[heading if len(buffers) > 1 else ""] = figures.figures(comparison, buffer)
     return Chapter(
         comparison,
         tables.results(comparison),

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from perdure import catalog
-from perdure.config import method_title
+from perdure.config import RunConfig, method_title
 from perdure.presets import paper_figures
 from perdure.results.claims import Claim
 from perdure.results.table import (
@@ -17,6 +17,7 @@ from perdure.results.table import (
     Setting,
     Spread,
     published_spread,
+    signed,
 )
 
 AGREES = (
@@ -145,16 +146,15 @@ def results(comparison: Comparison) -> Table:
         compared: tuple[Value, Value, Value] = (None, None, None)
         task_il = setting.task_il_figure()
         if verdict := setting.verdict():
-            difference = f"{verdict.difference:+.2f}".replace("-", "−")
             compared = (
                 published_spread(setting.figures()[0]),
-                Cell(difference, verdict.difference),
+                Cell(signed(verdict.difference), verdict.difference),
                 Cell(verdict.status, status=verdict.status),
             )
         rows.append(
             {
                 "method": Cell(setting.config.method_title + bracket + differs, link=setting.key),
-                "buffer": _buffer(setting.config.buffer_size, setting.config.buffer),
+                "buffer": _buffer(setting.config),
                 "network": setting.predictors[0] if setting.predictors else None,
                 "accuracy": setting.spread(),
                 "seeds": len(setting.runs),
@@ -251,18 +251,21 @@ def seeds(comparison: Comparison, setting: Setting) -> Table:
 # -- tables of the paper --------------------------------------------------------------------
 
 
-def paper_tables(collection: Collection) -> Iterator[Table]:
+def paper_tables(collection: Collection) -> list[Table]:
     """The paper's tables for which there are runs, filled with our results."""
     settings = collection.settings
-    yield from _by_stream("1", "Class-IL and Domain-IL", settings)
-    yield from _by_stream("2", "MNIST-360", settings)
-    yield from _by_stream("3", "GCIL-CIFAR-100, mean over the cumulative tests", settings)
-    yield from _networks(collection)
-    yield from _semantic_memories(collection)
-    yield from _sensitivity(collection)
+    found = [
+        _by_stream("1", "Class-IL and Domain-IL", settings),
+        _by_stream("2", "MNIST-360", settings),
+        _by_stream("3", "GCIL-CIFAR-100, mean over the cumulative tests", settings),
+        _networks(collection),
+        _semantic_memories(collection),
+        *_sensitivity(collection),
+    ]
+    return [table for table in found if table.rows]
 
 
-def _by_stream(number: str, title: str, settings: Sequence[Setting]) -> Iterator[Table]:
+def _by_stream(number: str, title: str, settings: Sequence[Setting]) -> Table:
     """Tables 1 to 3: rows by buffer size and method, columns by stream."""
     methods = list(catalog.METHODS)
     used = [setting for setting in settings if setting.figures(table=number)]
@@ -271,16 +274,17 @@ def _by_stream(number: str, title: str, settings: Sequence[Setting]) -> Iterator
     rows: dict[tuple[int | None, str], dict[str, Value]] = {}
     for setting in used:
         size, method = setting.config.buffer_size, setting.config.method
-        first = {"buffer": _buffer(size), "method": method_title(method), **dict.fromkeys(streams)}
+        head = {"buffer": _buffer(setting.config), "method": method_title(method)}
+        first: dict[str, Value] = {**head, **dict.fromkeys(streams)}
         row = rows.setdefault((size, method), first)
         row[setting.config.stream] = result_cell(setting, table=number)
-    if used:
-        caption = f"Our results, with the published ones below. {AGREES}"
-        name = f"Table {number}: {title}"
-        yield Table.make(f"table-{number}", name, caption, [*rows.values()], used)
+    caption = f"Our results, with the published ones below. {AGREES}"
+    return Table.make(
+        f"table-{number}", f"Table {number}: {title}", caption, [*rows.values()], used
+    )
 
 
-def _networks(collection: Collection) -> Iterator[Table]:
+def _networks(collection: Collection) -> Table:
     """Table S1: the networks of CLS-ER."""
     rows: list[dict[str, Value]] = []
     used: list[Setting] = []
@@ -300,55 +304,47 @@ def _networks(collection: Collection) -> Iterator[Table]:
                     "best": ", ".join(best),
                 }
             )
-    if rows:
-        yield Table.make(
-            "table-S1",
-            "Table S1: the networks of CLS-ER",
-            "Accuracy of each network in percent; published figures, where they apply, below.",
-            rows,
-            used,
-        )
+    return Table.make(
+        "table-S1",
+        "Table S1: the networks of CLS-ER",
+        "Accuracy of each network in percent; published figures, where they apply, below.",
+        rows,
+        used,
+    )
 
 
-def _semantic_memories(collection: Collection) -> Iterator[Table]:
+def _semantic_memories(collection: Collection) -> Table:
     """Table S2: one semantic memory compared with two."""
     rows: list[dict[str, Value]] = []
     used: list[Setting] = []
     for comparison in collection.comparisons:
-        for size in comparison.buffer_sizes():
-            chosen = comparison.by_method(size)
+        for buffer in comparison.buffers():
+            chosen = comparison.by_method(buffer)
             if {"clser", "mean-er"} <= set(chosen):
                 pair = [chosen["mean-er"], chosen["clser"]]
                 cells = {s.config.method_title: result_cell(s, table="S2") for s in pair}
-                rows.append({"stream": comparison.name, "buffer": _buffer(size), **cells})
+                size = _buffer(chosen["clser"].config)
+                rows.append({"stream": comparison.name, "buffer": size, **cells})
                 used += pair
-    if rows:
-        yield Table.make(
-            "table-S2",
-            "Table S2: one semantic memory compared with two",
-            "Mean-ER has one semantic memory, CLS-ER two. Accuracy in percent, with the published "
-            "figure below.",
-            rows,
-            used,
-        )
+    return Table.make(
+        "table-S2",
+        "Table S2: one semantic memory compared with two",
+        "Mean-ER has one semantic memory, CLS-ER two. Accuracy in percent, with the published "
+        "figure below.",
+        rows,
+        used,
+    )
 
 
 def _sensitivity(collection: Collection) -> Iterator[Table]:
     """Table S3, and the same for every method with several settings of hyperparameters."""
     for comparison in collection.comparisons:
-        groups: dict[tuple[str, int | None], list[Setting]] = {}
+        groups: dict[tuple[str, str], list[Setting]] = {}
         for setting in comparison.settings:
             config = setting.config
-            groups.setdefault((config.method, config.buffer_size), []).append(setting)
+            groups.setdefault((config.method, config.buffer), []).append(setting)
         for (method, size), settings in groups.items():
-            values: list[dict[str, Any]] = [
-                {
-                    **s.config.hyperparameters,
-                    "optimizer": s.config.optimizer,
-                    "update": s.config.update,
-                }
-                for s in settings
-            ]
+            values = [_method_settings(setting.config) for setting in settings]
             names = dict.fromkeys(name for found in values for name in found)
             varied = [name for name in names if len({found.get(name) for found in values}) > 1]
             if not varied:
@@ -364,15 +360,21 @@ def _sensitivity(collection: Collection) -> Iterator[Table]:
                 }
                 for setting, found in zip(settings, values, strict=True)
             ]
-            buffer = "" if size is None else f", buffer {size}"
+            buffer = f", buffer {size}" if size else ""
             yield Table.make(
-                f"table-S3-{comparison.name}-{method}-{size}",
+                f"table-S3-{comparison.name}-{method}-{size or None}",
                 f"Table S3: sensitivity of {method_title(method)} on {comparison.name}{buffer}",
                 "Accuracy in percent with other hyperparameters; those without a column are the "
                 "same in every row.",
                 rows,
                 settings,
             )
+
+
+def _method_settings(config: RunConfig) -> dict[str, Any]:
+    """What settings with the same method may differ in, by name."""
+    found = config.select("method")
+    return {**found.pop("hyperparameters"), **found}
 
 
 def result_cell(setting: Setting, predictor: str | None = None, table: str | None = None) -> Cell:
@@ -387,9 +389,9 @@ def result_cell(setting: Setting, predictor: str | None = None, table: str | Non
     return replace(ours, published=published, status=verdict.status)
 
 
-def _buffer(size: int | None, text: str = "") -> Cell:
-    """A buffer size; methods without a memory are sorted first."""
-    return Cell(text or "–" if size is None else str(size), size or 0)
+def _buffer(config: RunConfig) -> Cell:
+    """The capacity of the memory; methods without one are sorted first."""
+    return Cell(config.buffer or "–", config.buffer_size or config.buffer_bytes or 0)
 
 
 def duration(seconds: float | None) -> Cell:

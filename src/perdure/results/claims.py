@@ -84,13 +84,13 @@ def check_claims(collection: Collection) -> list[Claim]:
     """
     cases = [
         _Case(
-            comparison.name if size is None else f"{comparison.name}, buffer {size}",
-            comparison.by_method(size),
-            [s for s in comparison.settings if s.config.buffer_size == size],
+            f"{comparison.name}, buffer {buffer}" if buffer else comparison.name,
+            comparison.by_method(buffer),
+            [setting for setting in comparison.settings if setting.config.buffer == buffer],
         )
         for comparison in collection.comparisons
         if comparison.follows_the_paper
-        for size in comparison.buffer_sizes()
+        for buffer in comparison.buffers()
     ]
 
     def each(check: Callable[[_Case], Iterable[Evidence]]) -> tuple[Evidence, ...]:
@@ -273,15 +273,10 @@ def _lower_variance(case: _Case) -> Iterator[Evidence]:
 
 
 def _flatter_minima(case: _Case) -> Iterator[Evidence]:
-    for name, measure, better in _FLATNESS:
-        for found in _under_noise(case, measure, better):
-            yield replace(found, setting=f"{found.setting}: {name}")
-
-
-_FLATNESS: tuple[tuple[str, Measure, Better], ...] = (
-    ("training loss", loss_under_noise, "lower"),
-    ("training accuracy", accuracy_under_noise, "higher"),
-)
+    for found in _under_noise(case, loss_under_noise, "lower"):
+        yield replace(found, setting=f"{found.setting}: training loss")
+    for found in _under_noise(case, accuracy_under_noise, "higher"):
+        yield replace(found, setting=f"{found.setting}: training accuracy")
 
 
 def _under_noise(case: _Case, measure: Measure, better: Better) -> list[Evidence]:

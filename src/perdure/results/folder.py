@@ -175,7 +175,7 @@ class RunFolder:
         """The events in order. Raises ValueError if the file is damaged."""
         self.check("events.jsonl")
         for line in read_bytes(self.path / "events.jsonl", MAX_EVENTS).splitlines():
-            yield json.loads(line)
+            yield msgspec.json.decode(line, type=dict[str, Any])
 
 
 def _file_name(name: str) -> str:

@@ -13,7 +13,6 @@ from msgspec import Meta, Struct
 
 from perdure.config import RunConfig
 from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
-from perdure.files import MAX_EVENTS, read_bytes
 from perdure.results.folder import RunFolder
 
 Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
@@ -225,12 +224,7 @@ class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
 
 Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent | PrequentialEvent
 _KINDS = {kind.__struct_config__.tag for kind in get_args(Event)}
-
-
-class _Kind(Struct):
-    """The kind of any event; learners may write further kinds."""
-
-    event: str
+"""Learners may write events of further kinds."""
 
 
 def _check_shape(matrix: Sequence[Any], shape: tuple[int, int], what: str) -> None:
@@ -390,16 +384,13 @@ def _optional(folder: RunFolder, name: str, kind: type[T], remarks: list[str]) -
 
 def _events(folder: RunFolder, remarks: list[str]) -> tuple[Event, ...]:
     """The events of known kinds; none if a single line is damaged."""
-    path = folder.path / "events.jsonl"
-    if not path.is_file():
+    if not (folder.path / "events.jsonl").is_file():
         return ()
     try:
-        folder.check(path.name)
-        lines = read_bytes(path, MAX_EVENTS).splitlines()
-        known = (line for line in lines if msgspec.json.decode(line, type=_Kind).event in _KINDS)
-        return tuple(msgspec.json.decode(line, type=Event) for line in known)
+        known = (event for event in folder.events() if event.get("event") in _KINDS)
+        return tuple(msgspec.convert(event, Event) for event in known)
     except (OSError, ValueError, RecursionError) as error:
-        remarks.append(f"{path.name} cannot be read: {_relative(error, folder.path)} (ignored)")
+        remarks.append(f"events.jsonl cannot be read: {_relative(error, folder.path)} (ignored)")
         return ()
 
 

@@ -70,6 +70,15 @@ def spread_text(spread: Spread | None, digits: int = 2) -> str:
     return "–" if spread is None else spread.text(digits)
 
 
+def signed(value: float, digits: int = 2) -> str:
+    """A difference with its sign, the minus of typography included.
+
+    >>> signed(0.5), signed(-1.25, 1)
+    ('+0.50', '−1.2')
+    """
+    return f"{value:+.{digits}f}".replace("-", "−")
+
+
 def published_spread(figure: Figure) -> Spread:
     """A published figure in the same form as ours."""
     runs = int(figure.settings.get("runs", TABLE_S3_RUNS if figure.table == "S3" else PAPER_RUNS))
@@ -146,10 +155,10 @@ class Setting:
         """Identifies the setting within a page."""
         return f"{self.config.stream}-{self.config.method}-{self.config.hash}"
 
-    def class_name(self, label: int) -> str | None:
-        """Name of a class, if the stream has names."""
-        names = self.runs[0].facts.class_names
-        return names[label] if label < len(names) else None
+    @property
+    def stream_title(self) -> str:
+        """The stream's name in the catalog, or the one that the stream has given itself."""
+        return self.config.stream_title(self.runs[0].facts.stream_name)
 
     @property
     def seeds(self) -> list[int]:
@@ -316,11 +325,6 @@ class Comparison:
         return entry is not None and self.config.dataset == entry.datasets[0] and not shortened
 
     @property
-    def stream_title(self) -> str:
-        """The name that results show: that of the catalog, or the one the stream gave itself."""
-        return _stream_title(self.settings[0])
-
-    @property
     def description(self) -> str:
         """The stream in a few words; a user's own with its shape, network and optimizer."""
         entry = catalog.STREAMS.get(self.stream)
@@ -336,19 +340,20 @@ class Comparison:
         network = self.settings[0].network
         return f"{', '.join(about)}. Network {network}; optimizer {' or '.join(optimizers)}."
 
-    def buffer_sizes(self) -> list[int | None]:
-        """The buffer sizes of its settings; [None] if no setting has a memory."""
-        sizes = sorted({s.config.buffer_size for s in self.settings} - {None})  # type: ignore[type-var]
-        return [*sizes] or [None]
+    def buffers(self) -> list[str]:
+        """The capacities of its settings' memories, ascending; [""] if no setting has one."""
+        configs = [setting.config for setting in self.settings if setting.config.buffer]
+        configs.sort(key=lambda config: (config.buffer_size or 0, config.buffer_bytes or 0))
+        return list(dict.fromkeys(config.buffer for config in configs)) or [""]
 
-    def by_method(self, buffer_size: int | None) -> dict[str, Setting]:
-        """One setting per method with this buffer size or without a memory.
+    def by_method(self, buffer: str) -> dict[str, Setting]:
+        """One setting per method with a memory of this capacity or without a memory.
 
         Of several, the one closest to the published settings, then the one with most seeds.
         """
         chosen: dict[str, Setting] = {}
         for setting in self.settings:
-            if setting.config.buffer_size in (None, buffer_size):
+            if setting.config.buffer in ("", buffer):
                 method = setting.config.method
                 chosen[method] = max(chosen.get(method, setting), setting, key=_preference)
         return chosen
@@ -476,10 +481,6 @@ def _shape_text(shape: Any) -> str:
 _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"}
 
 
-def _stream_title(setting: Setting) -> str:
-    return setting.config.stream_title(setting.runs[0].facts.stream_name)
-
-
 def _comparison_name(setting: Setting, *, network: bool = False) -> str:
     """Names the stream and whatever departs from the usual; the network of a user's if asked."""
     config = setting.config
@@ -498,7 +499,7 @@ def _comparison_name(setting: Setting, *, network: bool = False) -> str:
         depends = config.comparable()
         parts += [f"buffer {depends['buffer_size']}", f"{depends['reads']} read per step"]
         parts += [f"{config.epochs} epochs"]
-    title = _stream_title(setting)
+    title = setting.stream_title
     return f"{title} ({', '.join(parts)})" if parts else title
 
 
@@ -535,15 +536,13 @@ def _order(setting: Setting) -> tuple[Any, ...]:
     config = setting.config
     place = methods.index(config.method) if config.method in methods else len(methods)
     values = json.dumps(dict(config.hyperparameters), sort_keys=True)
-    return place, config.method, config.buffer_size or 0, _departure_count(config), values
+    unusual = len(config.unusual("method"))
+    return place, config.method, config.buffer_size or 0, unusual, values
 
 
 def _preference(setting: Setting) -> tuple[bool, int, int]:
-    return setting.config.is_published, -_departure_count(setting.config), len(setting.runs)
-
-
-def _departure_count(config: RunConfig) -> int:
-    return len(config.unusual("method"))
+    config = setting.config
+    return config.is_published, -len(config.unusual("method")), len(setting.runs)
 
 
 def _labelled(settings: Sequence[Setting]) -> Iterator[Setting]:

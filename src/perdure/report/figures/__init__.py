@@ -35,9 +35,9 @@ _FIGURES: Sequence[Callable[[Sequence[Setting]], Figure | None]] = (
 """In the order of the page."""
 
 
-def figures(comparison: Comparison, buffer_size: int | None) -> list[Figure]:
-    """The figures for one buffer size that the runs have the data for."""
-    settings = [s for s in comparison.by_method(buffer_size).values() if s.predictors]
-    name = slug(comparison.name if buffer_size is None else f"{comparison.name} {buffer_size}")
+def figures(comparison: Comparison, buffer: str) -> list[Figure]:
+    """The figures for one capacity of the memory that the runs have the data for."""
+    settings = [s for s in comparison.by_method(buffer).values() if s.predictors]
+    name = slug(f"{comparison.name} {buffer}")
     found = [make(settings) for make in _FIGURES] if settings else []
     return [replace(f, name=f"{name}-{f.name}") for f in found if f is not None]

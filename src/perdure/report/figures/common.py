@@ -56,9 +56,10 @@ class Network:
 
 def class_label(setting: Setting, label: int, unnamed: str = "{}") -> str:
     """A class as figures show it: its name, shortened, or its number."""
-    name = setting.class_name(label)
-    if name is None:
+    names = setting.runs[0].facts.class_names
+    if label >= len(names):
         return unnamed.format(label)
+    name = names[label]
     return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -48,15 +48,9 @@ def losses(settings: Sequence[Setting]) -> Figure | None:
     marks = _task_ends(settings)
     charts = []
     for name, title in (("loss", "loss"), ("consistency", "consistency loss")):
-        lines = []
-        for setting in settings:
-            curves = _aligned([metric(run, name) for run in setting.runs])
-            if curves:
-                mean, std = mean_curve([curve.values for curve in curves])
-                style = Style(colour(setting.config.method))
-                lines.append(Line(setting.config.method_title, style, curves[0].steps, mean, std))
+        lines = _lines(settings, lambda run, name=name: metric(run, name))  # type: ignore[misc]
         if lines:
-            charts.append(Curves(title, "step", "mean loss", tuple(lines), marks))
+            charts.append(Curves(title, "step", "mean loss", lines, marks))
     ends = " Vertical lines mark the ends of tasks." if marks else ""
     return figure(
         "losses",
@@ -70,18 +64,9 @@ def losses(settings: Sequence[Setting]) -> Figure | None:
 def prequential(settings: Sequence[Setting]) -> Figure | None:
     """Accuracy in the sliding window of prequential evaluation over the stream."""
     marks = _task_ends(settings)
-    lines = []
     windows = {setting.prequential_window for setting in settings} - {None}
-    for setting in settings:
-        curves = _aligned([_prequential(run) for run in setting.runs])
-        if curves:
-            mean, std = mean_curve([curve.values for curve in curves])
-            label = setting.config.method_title
-            if len(windows) > 1:
-                label += f", last {setting.prequential_window:,}"
-            style = Style(colour(setting.config.method))
-            lines.append(Line(label, style, curves[0].steps, mean, std))
-    charts = [Curves("", "step", "accuracy, percent", tuple(lines), marks, "percent")]
+    lines = _lines(settings, _prequential, name_windows=len(windows) > 1)
+    charts = [Curves("", "step", "accuracy, percent", lines, marks, "percent")]
     ends = " Vertical lines mark the ends of tasks." if marks else ""
     window = f"the last {windows.pop():,} samples" if len(windows) == 1 else "the sliding window"
     return figure(
@@ -91,6 +76,23 @@ def prequential(settings: Sequence[Setting]) -> Figure | None:
         f"was learned; mean and standard deviation over seeds.{ends}",
         charts if lines else [],
     )
+
+
+def _lines(
+    settings: Sequence[Setting],
+    curve: Callable[[RunRecord], Curve | None],
+    *,
+    name_windows: bool = False,
+) -> tuple[Line, ...]:
+    """The mean curve of each setting whose runs have one."""
+    lines = []
+    for setting in settings:
+        if curves := _aligned([curve(run) for run in setting.runs]):
+            mean, std = mean_curve([one.values for one in curves])
+            window = f", last {setting.prequential_window:,}" if name_windows else ""
+            label, style = setting.config.method_title, Style(colour(setting.config.method))
+            lines.append(Line(label + window, style, curves[0].steps, mean, std))
+    return tuple(lines)
 
 
 def _prequential(run: RunRecord) -> Curve | None:

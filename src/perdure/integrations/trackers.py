@@ -1,19 +1,61 @@
-"""Logs of the runs of a command in an experiment tracker, updated while they train.
+"""Logs in experiment trackers: the values they plot, and logs of the runs of a command.
 
-A log is written from the `events.jsonl` of each run, by whichever process shows the progress.
+A command's log is written from the `events.jsonl` of each run while it trains, by whichever process
+shows the progress.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
+from typing import Any
 
-from perdure.integrations.scalars import ScalarLog, scalars
 from perdure.results import RunFolder
+from perdure.training.callbacks import Events
 
 _log = logging.getLogger(__name__)
+
+
+class ScalarLog(Events):
+    """Base class of the callbacks that log losses, accuracies and the classes in memory."""
+
+    def event(self, kind: str, **content: Any) -> None:
+        """Log the values of an event."""
+        values = scalars({"event": kind, **content})
+        if values:
+            self.log(values, content["step"])
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        """Called with values by name. Subclasses pass them on."""
+        raise NotImplementedError
+
+    def flush(self) -> None:
+        """Called after each group of values. No-op by default."""
+
+    def close(self) -> None:
+        """Called when `perdure run` has logged all values. No-op by default."""
+
+
+def scalars(event: Mapping[str, Any]) -> dict[str, float]:
+    """Return the values of an event of `events.jsonl` by name; empty if it has none to plot."""
+    match event:
+        case {"event": "metrics", "values": dict() as metrics}:
+            return {f"train/{name}": value for name, value in metrics.items()}
+        case {"event": "evaluation", "class_il": class_il}:
+            return {
+                f"accuracy/{predictor}/test {test}": accuracy
+                for predictor, row in class_il.items()
+                for test, accuracy in enumerate(row)
+                if accuracy is not None
+            }
+        case {"event": "prequential", "accuracy": accuracy, "overall": overall}:
+            return {"prequential/window": accuracy, "prequential/overall": overall}
+        case {"event": "memory", "classes": counts}:
+            return {f"memory/class {c}": count for c, count in enumerate(counts)}
+    return {}
+
 
 OpenLog = Callable[[RunFolder], ScalarLog | None]
 """Starts the log of a run, replacing an earlier one; None if there is nothing to log."""
