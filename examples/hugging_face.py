@@ -2,7 +2,7 @@
 
     python hugging_face.py
 
-Needs `pip install transformers "perdure[onnx]"`. Nothing is downloaded: the vocabulary is that of
+Needs transformers and the extra onnx of perdure. Nothing is downloaded: the vocabulary is that of
 the texts, and the network starts from random weights. To start from a pretrained model, load both
 with `AutoTokenizer.from_pretrained` and `AutoModelForSequenceClassification.from_pretrained`.
 """

@@ -101,7 +101,7 @@ class PredictsInTrainingMode(SGD):
 
 
 class UsesGlobalGenerator(SGD):
-    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Any, labels: Any, *, check: bool = True) -> None:
         super().observe(inputs, labels[torch.randperm(len(labels))], check=check)
 
 
@@ -133,13 +133,13 @@ class ReturnsItsTensors(ER):
 
 
 class ChecksNothing(SGD):
-    def observe(self, inputs: Tensor, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Tensor, labels: Any, *, check: bool = True) -> None:
         with self.randomness():
             self.step(inputs, labels)
 
 
 class ChecksTooLate(SGD):
-    def observe(self, inputs: Tensor, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Tensor, labels: Any, *, check: bool = True) -> None:
         self.steps += 1
         super().observe(inputs, labels, check=check)
         self.steps -= 1
@@ -261,21 +261,21 @@ class LearnsOnlyFloats(SGD):
 
 
 class ReadsMemoryInOrder(SGD):
-    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Any, labels: Any, *, check: bool = True) -> None:
         if isinstance(inputs, Tensor):
             inputs = torch.as_strided(inputs, inputs.shape, torch.empty_like(inputs).stride())
         super().observe(inputs, labels, check=check)
 
 
 class BackPropagatesIntoItsInput(SGD):
-    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Any, labels: Any, *, check: bool = True) -> None:
         super().observe(inputs, labels, check=check)
         if isinstance(inputs, Tensor) and inputs.requires_grad:
             inputs.sum().backward()  # type: ignore[no-untyped-call]
 
 
 class IgnoresSingleSamples(SGD):
-    def observe(self, inputs: Any, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Any, labels: Any, *, check: bool = True) -> None:
         if len(labels) > 1:
             super().observe(inputs, labels, check=check)
 

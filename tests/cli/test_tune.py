@@ -253,4 +253,4 @@ def test_without_optuna_the_extra_is_named(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "optuna", None)
     assert main(shlex.split(SHORT)) == 2
-    assert "pip install 'perdure[tune]'" in capfd.readouterr().err
+    assert "extra tune" in capfd.readouterr().err

@@ -179,12 +179,12 @@ def test_importing_perdure_imports_no_optional_package() -> None:
         ("mlflow", "mlflow", "mlflow"),
     ],
 )
-def test_the_message_for_a_missing_package_has_the_command(
+def test_the_message_for_a_missing_package_names_the_extra(
     module: str, package: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     monkeypatch.delitem(sys.modules, f"perdure.integrations.{module}", raising=False)
-    with pytest.raises(ImportError, match=rf'pip install "perdure\[{extra}\]"'):
+    with pytest.raises(ImportError, match=f"extra {extra}"):
         __import__(f"perdure.integrations.{module}")
 
 

@@ -85,7 +85,7 @@ def test_the_command_names_the_extra_of_a_missing_package(
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, f"perdure.integrations.{name}", raising=False)
     assert main([*COMMAND, f"--{name}", "demo"]) == 2
-    assert f"perdure[{name}]" in capfd.readouterr().err
+    assert f"extra {name}" in capfd.readouterr().err
     assert not list((tmp_path / "runs").iterdir())
 
 

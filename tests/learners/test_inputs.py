@@ -132,7 +132,7 @@ def test_arrays_equal_tensors(dtype: Any) -> None:
     tensor = torch.from_numpy(array.astype(np.float32 if dtype == np.float64 else dtype))
     to_float = lambda x: x.float() / 255  # noqa: E731
     one, other = (SGD(linear(), normalise=to_float) for _ in range(2))
-    one.observe(array, LABELS[:6].numpy())  # type: ignore[arg-type]
+    one.observe(array, LABELS[:6].numpy())
     other.observe(tensor, LABELS[:6])
     assert one.network.weight.equal(other.network.weight)  # type: ignore[operator,arg-type]
     assert one.predict(array).equal(other.predict(tensor))
@@ -174,6 +174,12 @@ def test_one_sample_with_batchnorm_is_refused_only_if_it_cannot_be_learned() -> 
     learner.observe(inputs, LABELS[:6])
     learner.observe(inputs[:1], LABELS[:1])  # together with replayed samples
     assert int(learner.steps) == 2
+
+
+def test_labels_may_be_a_list() -> None:
+    learner = ER(Text(), buffer_size=6)
+    learner.observe(ENCODING, LABELS.tolist())
+    assert learner.steps == 1
 
 
 def test_names_as_labels_are_refused() -> None:

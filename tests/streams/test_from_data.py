@@ -35,6 +35,17 @@ def test_the_last_smaller_batch_can_be_omitted() -> None:
     assert [len(b.labels) for b in task.epoch(3, torch.Generator())] == [3, 3]
 
 
+def test_samples_can_keep_their_order() -> None:
+    stream = from_tensors(IMAGES, LABELS, shuffle=False)
+    for part, kept in ((stream, LABELS), (stream.validation(0.5), None)):
+        (task,) = part.tasks
+        epochs = [[b.labels for b in task.epoch(3, torch.Generator())] for _ in range(2)]
+        expected = task.samples().labels if kept is None else kept
+        assert all(torch.equal(torch.cat(labels), expected) for labels in epochs)
+    (later,) = list(stream.tasks[0].epoch(3, torch.Generator(), start=2))
+    assert torch.equal(later.inputs, IMAGES[6:])
+
+
 @pytest.mark.parametrize("kind", [list, tuple, torch.tensor, np.array])
 def test_tasks_are_rows_of_any_type(kind: Any) -> None:
     stream = from_tensors(IMAGES, LABELS, tasks=[kind([0, 4]), kind([7, 1, 2])])
@@ -84,6 +95,7 @@ def test_the_checksum_identifies_data_and_tasks(digits: Dataset) -> None:
         {"test": digits.test},
         {"tests": [(digits.test.inputs[1:], digits.test.labels[1:])]},
         {"drop_last": True},
+        {"shuffle": False},
     ]
     sums = [build(**variant) for variant in variants]
     assert sums == [build(**variant) for variant in variants]
@@ -97,6 +109,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"labels": LABELS - 1}, "a training label is -1; expected 0 or more"),
     ({"classes": 3}, "a training label is 3; expected 0 to 2"),
     ({"labels": FLOAT_LABELS}, "training labels are torch.float32"),
+    ({"labels": np.array(["a", "b"] * 4)}, "number the classes"),
     ({"labels": LABELS[:, None]}, r"training labels are torch.int64 \[8, 1\]"),
     ({"inputs": IMAGES.to(torch.complex64)}, "inputs are torch.complex64"),
     ({"test": (IMAGES[..., :2], LABELS)}, r"test inputs have shape \(1, 1, 2\)"),
@@ -109,8 +122,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tasks": [[8]]}, "rows outside the 8 training samples"),
     ({"tasks": [[-1]]}, "rows outside the 8 training samples"),
     ({"tasks": [LABELS > 0]}, "expected a list of row numbers"),
-    ({"groups": [(0, 1), (1, 2)]}, "classes 0 to 3, each at most once"),
-    ({"groups": [(0, 4)]}, "classes 0 to 3"),
+    ({"groups": [(0, 1), (1, 2)]}, "class 1; expected 0 to 3, each at most once"),
+    ({"groups": [(0, 4)]}, "class 4; expected 0 to 3"),
     ({"groups": [(0,), (5,)], "classes": 9}, "task 2 has no training samples"),
     ({"groups": [(0,)], "test": (IMAGES[1:2], LABELS[1:2])}, r"no test samples of classes \[0\]"),
 ]

@@ -145,4 +145,10 @@ def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:
     encoder = ImageEncoder.load(tmp_path / "encoder.json")
     assert torch.equal(encoder.encode(paths), stream.tasks[0].samples().inputs)
     assert encoder.encode(paths[0]).shape == (1, 1, 8, 10)
+    for other in ([Image.open(path) for path in paths], [path.open("rb") for path in paths]):
+        assert torch.equal(encoder.encode(other), encoder.encode(paths))
+        for opened in other:
+            opened.close()
+    with pytest.raises(ValueError, match="ndarray cannot be read"):
+        encoder.encode(np.zeros((8, 8)))
     assert encoder.decode([1]) == ["dog"]

@@ -193,8 +193,28 @@ def test_the_encoder_encodes_new_rows_as_the_stream_did(tmp_path: Path) -> None:
     assert loaded.decode(torch.tensor([1, 0])) == ["car", "bike"]
     with pytest.raises(ValueError, match="km"):
         loaded.encode({"city": ["Rome"]})
+    assert torch.equal(loaded.encode({"km": "1", "city": "Rome"}), expected[:1])  # a single row
+    for wrong, key in (({"km": [1], "city": "Rome"}, "city"), ({"km": "inf", "city": ""}, "inf")):
+        with pytest.raises(ValueError, match=key):
+            loaded.encode(wrong)
     with pytest.raises(ValueError, match="label 2"):
         loaded.decode([2])
+    for scores in (torch.rand(2, 2), torch.tensor(1), [0.5]):
+        with pytest.raises(ValueError, match=r"learner\.predict"):
+            loaded.decode(scores)  # type: ignore[arg-type]
+
+
+def test_a_target_that_is_a_quantity_produces_a_warning() -> None:
+    with pytest.warns(UserWarning, match="quantities"):
+        from_table({"km": [1, 2, 3, 4] * 5, "price": [0.5, 1, 1.5, 2] * 5}, "price")
+
+
+def test_rows_can_keep_their_order(tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_text(as_csv(RIDES))
+    text = f"{tmp_path / 'rides.csv'},target=kind,features=km,standardise=no,test_share=0"
+    (task,) = stream_from_files("table", f"{text},shuffle=false").tasks
+    rows = torch.cat([batch.inputs for batch in task.epoch(7, torch.Generator())])
+    assert rows.flatten().tolist() == RIDES["km"]
 
 
 def test_values_far_from_those_of_the_first_task_are_limited() -> None:

@@ -165,7 +165,9 @@ def _backend(options: ReproduceOptions, stack: ExitStack) -> tuple[str, int, Bac
         try:
             from perdure.experiment.ray import RayCluster
         except ModuleNotFoundError:
-            raise ValueError("--backend ray requires Ray: pip install 'perdure[ray]'") from None
+            raise ValueError(
+                "--backend ray requires Ray; install it, or perdure with the extra ray"
+            ) from None
         cluster = stack.enter_context(
             RayCluster(options.address, execution.device, execution.threads, RETRIES)
         )

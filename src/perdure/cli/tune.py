@@ -75,7 +75,9 @@ def tune(options: TuneOptions) -> int:
     except ModuleNotFoundError as error:
         if error.name != "optuna":
             raise
-        raise ValueError("tuning requires Optuna: pip install 'perdure[tune]'") from None
+        raise ValueError(
+            "tuning requires Optuna; install it, or perdure with the extra tune"
+        ) from None
 
     at_least_one("--trials", options.trials)
     at_least_one("--workers", options.workers)

@@ -78,7 +78,10 @@ def resolve(
     entry = catalog.STREAMS.get(stream)
     if entry is None and ":" not in stream:
         names = ", ".join(catalog.STREAMS)
-        raise ValueError(f"unknown stream {stream!r}; choose from {names}, or module:function")
+        raise ValueError(
+            f"unknown stream {stream!r}; choose from {names}, or your own: module:function, "
+            "table:FILE,target=COLUMN or images:FOLDER"
+        )
     check_method(method)
     if prequential_window is not None and not 1 <= prequential_window <= MAX_WINDOW:
         raise ValueError(
@@ -135,7 +138,8 @@ def resolve(
     if network is None:
         network = "mlp" if entry is None else entry.network
         if entry is None:
-            notes.append("--network is not given; using mlp (for images, try --network cnn)")
+            hint = "" if stream.startswith("table:") else " (for images, try --network cnn)"
+            notes.append(f"--network is not given; using mlp{hint}")
     elif network not in catalog.NETWORKS and ":" not in network:
         names = ", ".join(catalog.NETWORKS)
         raise ValueError(f"unknown network {network!r}; choose from {names}, or module:function")

@@ -5,9 +5,6 @@ def missing(package: str, extra: str) -> ImportError:
     """Return the error for an optional package that is not installed.
 
     >>> print(missing("river", "river"))
-    perdure.integrations needs river here: install it with `pip install "perdure[river]"`
+    this needs river; install it, or perdure with the extra river
     """
-    return ImportError(
-        f"perdure.integrations needs {package} here: install it with "
-        f'`pip install "perdure[{extra}]"`'
-    )
+    return ImportError(f"this needs {package}; install it, or perdure with the extra {extra}")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -17,6 +19,9 @@ from perdure.undo import save_hooks
 
 Augment = Callable[[Any, torch.Generator], Any]
 """Maps raw inputs, a tensor or a structure of tensors, and a generator to augmented ones."""
+
+Labels: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[int]
+"""Integer class labels [n]."""
 
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
@@ -124,12 +129,15 @@ def check_inputs(inputs: Inputs, spec: InputSpec | None, *, values: bool) -> Non
             raise ValueError("inputs contain infinite or NaN values")
 
 
-def read_labels(labels: Any, count: int) -> Tensor:
-    """Return labels as a tensor; ValueError unless they are `count` integers."""
+def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
+    """Return labels as a tensor; ValueError unless they are integers, one for each input."""
     if isinstance(labels, Tensor):
         found = labels
-    elif hasattr(labels, "__array__"):
-        array = labels.__array__()
+    elif isinstance(labels, list | tuple) or hasattr(labels, "__array__"):
+        try:
+            array = np.asarray(labels)
+        except ValueError as error:  # lists of different lengths
+            raise ValueError(f"labels cannot be read: {error}") from None
         if array.dtype.kind not in "biuf":
             raise ValueError(
                 f"labels have dtype {array.dtype}; expected integers, so number the classes from 0"
@@ -142,8 +150,12 @@ def read_labels(labels: Any, count: int) -> Tensor:
         raise ValueError(f"labels are {describe(found)}; expected a tensor of rank 1")
     if found.dtype not in _LABELS:
         raise ValueError(f"labels have dtype {dtype_name(found.dtype)}; expected integers")
-    if len(found) != count:
-        raise ValueError(f"the batch has {count} inputs but {len(found)} labels")
+    if len(found) != length(inputs):
+        hint = "; the network gets the parts of a list or tuple as several arguments"
+        raise ValueError(
+            f"the batch has {length(inputs)} inputs but {len(found)} labels"
+            f"{hint if isinstance(inputs, tuple) else ''}"
+        )
     return found
 
 

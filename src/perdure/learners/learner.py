@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from perdure.learners.checks import (
     Augment,
     InputSpec,
+    Labels,
     check_inputs,
     check_labels,
     check_optimizer,
@@ -43,7 +44,7 @@ from perdure.memory.frozen import training_mode
 from perdure.randomness import generator, global_state, set_global_state
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
-from perdure.structures import Inputs, call, layout, length, map_leaves, select
+from perdure.structures import Inputs, call, layout, map_leaves, select
 from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generator, save_optimizer
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -195,7 +196,7 @@ class Learner(Undoable, ABC):
 
     # -- learning ---------------------------------------------------------------------------
 
-    def observe(self, inputs: Inputs, labels: Tensor, *, check: bool = True) -> None:
+    def observe(self, inputs: Inputs, labels: Labels, *, check: bool = True) -> None:
         """Learn from one batch, entirely or not at all.
 
         After any exception, the learner is as it was before.
@@ -204,7 +205,7 @@ class Learner(Undoable, ABC):
             inputs: Raw inputs: a tensor or array [n, ...], or a dict or tuple, also nested, of
                 them. float64 is converted to the network's precision. Nothing is back-propagated
                 into inputs that require a gradient.
-            labels: Integer class labels [n], a tensor or array.
+            labels: Integer class labels [n], a tensor, array or list.
             check: Whether to check the values (label range, NaN) and the loss, which on a GPU waits
                 for the device. Shapes and dtypes are always checked, and labels if the learner
                 grows.
@@ -221,7 +222,7 @@ class Learner(Undoable, ABC):
             self._undo_on_failure(learn, may_postpone=last and not checks)
 
     def _learn(
-        self, inputs: Inputs, labels: Tensor, check: bool, number: int, progress: bool
+        self, inputs: Inputs, labels: Labels, check: bool, number: int, progress: bool
     ) -> None:
         if torch.is_autocast_enabled(self.device.type):
             torch.clear_autocast_cache()  # of weights before the last step
@@ -566,26 +567,26 @@ class Learner(Undoable, ABC):
     # -- input checks -----------------------------------------------------------------------
 
     def _check_batch(
-        self, inputs: Inputs, labels: Tensor, *, values: bool = True
+        self, inputs: Inputs, labels: Labels, *, values: bool = True
     ) -> tuple[Inputs, Tensor]:
         """Check a batch and move it to the device."""
         self.check_frozen()
         inputs = read_inputs(inputs, self._dtype)
-        labels = read_labels(labels, length(inputs))
+        targets = read_labels(labels, inputs)
         check_inputs(inputs, self._input_spec, values=values)
         spec = self._input_spec or self._probe(inputs)
         if not (self.replays_with_batch and self.memory is not None and self.memory.filled):
             check_size(inputs, spec)
         if values or self.grows:
-            check_labels(labels, None if self.grows else spec.classes)
+            check_labels(targets, None if self.grows else spec.classes)
         inputs = self._on_device(inputs)
-        if (classes := self.growth_for(labels)) is not None:
+        if (classes := self.growth_for(targets)) is not None:
             grow_heads(self, classes, spec.classes, select(inputs, slice(0, 1)))
             spec = spec._replace(classes=classes)
         if not self._examples:
             self._examples = [map_leaves(torch.clone, select(inputs, slice(0, 1)))]
         self._input_spec = spec
-        return inputs, labels.to(self.device, torch.int64)
+        return inputs, targets.to(self.device, torch.int64)
 
     def check_frozen(self) -> None:
         """Raise ValueError if a parameter that was frozen at construction requires gradients now.

@@ -15,7 +15,7 @@ from perdure.results.claims import Claim, Status, check_claims
 from perdure.results.table import Collection, Comparison, Setting
 
 MAX_STREAMS_IN_TITLE = 3
-NOT_ANALYSED = "use --analyze, or `perdure analyze`"
+NOT_ANALYSED = "use --analyze, or the analyze command"
 """The remark on runs without an analysis that nobody asked for."""
 
 

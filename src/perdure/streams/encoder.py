@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Self
 
@@ -48,9 +49,15 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
             labels: Labels [n], such as `learner.predict` returns.
 
         Raises:
-            ValueError: If a label has no name.
+            ValueError: If these are no labels, or one has no name.
         """
-        numbers = [int(label) for label in labels]
+        found = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
+            raise ValueError(
+                f"labels are {found.dtype} {list(found.shape)}; expected integers [n], such as "
+                "learner.predict returns"
+            )
+        numbers = found.tolist()
         for number in numbers:
             if not 0 <= number < len(self.class_names):
                 raise ValueError(
@@ -97,34 +104,37 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
                 f"size is {self.height} x {self.width}; expected 1 or more pixels each"
             )
 
-    def encode(self, source: str | Path | Sequence[str | Path]) -> Tensor:
+    def encode(self, source: Any) -> Tensor:
         """The images as uint8 [n, channels, height, width].
 
         Args:
-            source: Paths of image files, or a single one.
+            source: Images: paths of files, open binary files such as `io.BytesIO`, or PIL images.
+                A single one may be given without a list.
 
         Raises:
-            ValueError: If a file cannot be read as an image.
+            ValueError: If one of them cannot be read as an image.
         """
-        paths = [source] if isinstance(source, str | Path) else list(source)
+        images = list(source) if isinstance(source, list | tuple) else [source]
         mode, channels = ("L", 1) if self.grayscale else ("RGB", 3)
-        inputs = torch.empty(len(paths), channels, self.height, self.width, dtype=torch.uint8)
+        inputs = torch.empty(len(images), channels, self.height, self.width, dtype=torch.uint8)
 
         def read(number: int) -> None:
-            inputs[number] = _decode(Path(paths[number]), (self.width, self.height), mode)
+            inputs[number] = _decode(images[number], (self.width, self.height), mode)
 
         with ThreadPoolExecutor() as pool:
-            for _ in pool.map(read, range(len(paths))):
+            for _ in pool.map(read, range(len(images))):
                 pass
         return inputs
 
 
-def _decode(path: Path, size: tuple[int, int], mode: str) -> Tensor:
+def _decode(source: Any, size: tuple[int, int], mode: str) -> Tensor:
+    """One image [channels, height, width], from a path, a binary file or a PIL image."""
     from PIL import Image, ImageOps
 
     try:
-        with Image.open(path) as file:
-            image = ImageOps.exif_transpose(file)
+        given = isinstance(source, Image.Image)
+        with nullcontext(source) if given else Image.open(source) as opened:
+            image = ImageOps.exif_transpose(opened)
             if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
                 image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
             if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
@@ -134,7 +144,8 @@ def _decode(path: Path, size: tuple[int, int], mode: str) -> Tensor:
             pixels = np.asarray(ImageOps.fit(image.convert(mode), size, Image.Resampling.BICUBIC))
     except Exception as error:  # of any of Pillow's decoders
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise ValueError(f"{path} cannot be read as an image: {reason}; remove it") from error
+        name = source if isinstance(source, str | Path) else type(source).__name__
+        raise ValueError(f"{name} cannot be read as an image: {reason}") from error
     return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1)
 
 
@@ -263,8 +274,8 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
 
         Args:
             source: A CSV or Parquet file, a pandas or polars DataFrame, a mapping from column
-                names to values, or a list of rows as dicts. Other columns are ignored, and the
-                target is not needed.
+                names to values, or one or several rows as dicts. Other columns are ignored, and
+                the target is not needed.
 
         Raises:
             ValueError: If a column is missing or a value does not fit.
@@ -280,7 +291,10 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
 def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
     count, first = int(gaps.sum()), int(gaps.argmax()) + 1
     what = "a missing value" if count == 1 else f"{count} missing values"
-    return f"column {name!r} has {what} (the first in row {first}); use missing='impute'"
+    return (
+        f"column {name!r} has {what} (the first in row {first}); fill them in, or create the "
+        "stream with missing='impute' from rows in which this column has gaps, too"
+    )
 
 
 def _is_missing(value: Any) -> bool:
@@ -316,9 +330,12 @@ def _number(value: Any) -> float:
     if _is_missing(value):
         return math.nan
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError):
         raise ValueError(f"{value!r} is not a number, unlike the other values") from None
+    if math.isinf(number):
+        raise ValueError(f"{value!r} is infinite")
+    return number
 
 
 def _text(value: Any) -> str | None:
@@ -351,10 +368,14 @@ def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
         if not path.is_file():
             raise ValueError(f"{path} is not a file")
         return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
+    if isinstance(table, Mapping) and table and all(map(_is_cell, table.values())):
+        table = [table]
     if isinstance(table, list | tuple) and all(isinstance(row, Mapping) for row in table):
         names = list(dict.fromkeys(name for row in table for name in row))
         table = {name: [row.get(name) for row in table] for name in names}
     if isinstance(table, Mapping):
+        if single := [name for name, values in table.items() if _is_cell(values)]:
+            raise ValueError(f"column {single[0]!r} is a single value; expected a list of values")
         columns: dict[str, Sequence[Any]] = {
             str(name): list(values) for name, values in table.items()
         }
@@ -368,6 +389,11 @@ def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
     if len({len(values) for values in columns.values()}) > 1:
         raise ValueError("the columns of the table have different lengths")
     return columns
+
+
+def _is_cell(value: Any) -> bool:
+    """Whether a value is a single one, not a column."""
+    return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
@@ -399,7 +425,9 @@ def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
     try:
         import pyarrow.parquet
     except ModuleNotFoundError:
-        raise ValueError("Parquet files require pyarrow: pip install 'perdure[table]'") from None
+        raise ValueError(
+            "Parquet files require pyarrow; install it, or perdure with the extra table"
+        ) from None
     try:
         table = pyarrow.parquet.read_table(path)
     except (OSError, ValueError, pyarrow.ArrowException) as error:

@@ -49,6 +49,7 @@ def from_tensors(
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
     drop_last: bool = False,
+    shuffle: bool = True,
 ) -> Stream:
     """Create a stream from tensors or arrays.
 
@@ -74,6 +75,8 @@ def from_tensors(
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].
         drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+        shuffle: Whether the samples of a task are presented in a new random order in each epoch;
+            False keeps their order, for data that are sorted by time.
 
     Raises:
         ValueError: If the data do not fit together.
@@ -93,16 +96,13 @@ def from_tensors(
     ids = torch.arange(n) if keep_together is None else as_ids(keep_together, n)
     shape = shapes(train.inputs)
     rows = _task_rows(train.labels, tasks, groups, classes)
+    make_task = partial(Task, drop_last=drop_last, shuffle=shuffle)
     if rows is None:
-        parts = [Task(name, lambda: train, size=n, drop_last=drop_last, ids=ids)]
+        parts = [make_task(name, lambda: train, size=n, ids=ids)]
     else:
         parts = [
-            Task(
-                f"task {t}",
-                partial(train.rows, index),
-                size=len(index),
-                drop_last=drop_last,
-                ids=ids[index.cpu()],
+            make_task(
+                f"task {t}", partial(train.rows, index), size=len(index), ids=ids[index.cpu()]
             )
             for t, index in enumerate(rows, 1)
         ]
@@ -126,6 +126,7 @@ def from_tensors(
             *(rows or ()),
             *(t for x in held_out for t in (*x.samples().tensors(), x.rows) if t is not None),
             *(() if keep_together is None else (ids,)),
+            *(() if shuffle else ("in order",)),
         ),
     )
 
@@ -144,6 +145,7 @@ def from_dataset(
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
     drop_last: bool = False,
+    shuffle: bool = True,
 ) -> Stream:
     """Create a stream from a map-style dataset, which is read once into memory.
 
@@ -166,6 +168,8 @@ def from_dataset(
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].
         drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+        shuffle: Whether the samples of a task are presented in a new random order in each epoch;
+            False keeps their order, for data that are sorted by time.
 
     Raises:
         ValueError: If the data do not fit together.
@@ -190,6 +194,7 @@ def from_dataset(
         augment=augment,
         normalise=normalise,
         drop_last=drop_last,
+        shuffle=shuffle,
     )
 
 
@@ -244,7 +249,10 @@ def as_pair(batch: Pair) -> tuple[Inputs, Tensor]:
         inputs, labels = {k: v for k, v in batch.items() if k != "labels"}, batch["labels"]
     else:
         inputs, labels = batch[0], batch[1]
-    return as_tensors(inputs), torch.as_tensor(labels)
+    try:
+        return as_tensors(inputs), torch.as_tensor(labels)
+    except TypeError:
+        raise ValueError("labels are not numbers; number the classes from 0") from None
 
 
 def _check_leaf(what: str, leaf: Tensor) -> Tensor:
@@ -307,7 +315,10 @@ def _task_rows(
     if groups is not None:
         grouped = [c for group in groups for c in group]
         if len(set(grouped)) < len(grouped) or not all(0 <= c < classes for c in grouped):
-            raise ValueError(f"groups must have classes 0 to {classes - 1}, each at most once")
+            wrong = [c for c in grouped if grouped.count(c) > 1 or not 0 <= c < classes]
+            raise ValueError(
+                f"groups has the class {wrong[0]}; expected 0 to {classes - 1}, each at most once"
+            )
         rows = [rows_of(labels, group) for group in groups]
     elif tasks is not None:
         rows = [_check_rows(task, len(labels)).to(labels.device) for task in tasks]

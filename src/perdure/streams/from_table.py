@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +35,7 @@ def from_table(
     encoder: Encoder | None = None,
     name: str | None = None,
     drop_last: bool = False,
+    shuffle: bool = True,
 ) -> Stream:
     """Create a stream from the rows of a table.
 
@@ -49,7 +51,7 @@ def from_table(
     tests. Rows that are later held out for validation are included.
 
     Args:
-        table: A CSV file with a header, a Parquet file (needs `perdure[table]`), a pandas or
+        table: A CSV file with a header, a Parquet file (needs pyarrow), a pandas or
             polars DataFrame, a mapping from column names to values, or a list of rows as dicts.
         target: Column with the class.
         features: Columns to use as inputs; by default all that have no other purpose.
@@ -74,6 +76,8 @@ def from_table(
             it does not know get the next labels, for a learner with `grow=True`.
         name: Name in tables and reports; by default that of the file.
         drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+        shuffle: Whether the rows of a task are presented in a new random order in each epoch;
+            False keeps their order, for data that are sorted by time.
 
     Raises:
         ValueError: If the table cannot be read, or has values that do not fit.
@@ -107,6 +111,7 @@ def from_table(
     if not n:
         raise ValueError("the table has no rows")
     classes = _classes(columns[target], target, encoder)
+    _warn_of_numbers(classes, target)
     labels = _labels(columns[target], target, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
@@ -155,6 +160,7 @@ def from_table(
         test_tasks=test_tasks,
         name=name,
         drop_last=drop_last,
+        shuffle=shuffle,
     )
 
 
@@ -168,6 +174,20 @@ def _classes(values: Sequence[Any], target: str, encoder: TableEncoder | None) -
         return known + sorted(found, key=float)
     except ValueError:
         return known + sorted(found)
+
+
+def _warn_of_numbers(classes: Sequence[str], target: str) -> None:
+    """Warn if the classes look like the values of a quantity."""
+    try:
+        fractions = sum(not float(name).is_integer() for name in classes)
+    except ValueError:
+        return
+    if fractions:
+        warnings.warn(
+            f"the target {target!r} has numbers with fractions, and each of its {len(classes)} "
+            "values becomes a class of its own; perdure does not predict quantities",
+            stacklevel=3,
+        )
 
 
 def _labels(values: Sequence[Any], target: str, classes: Sequence[str]) -> Tensor:

@@ -24,7 +24,7 @@ Normaliser = Callable[[Any], Any]
 
 
 class Task:
-    """A part of a stream: samples that are presented in a new random order in each epoch.
+    """A part of a stream: samples, by default in a new random order in each epoch.
 
     >>> samples = Samples(torch.zeros(5, 1, 28, 28), torch.arange(5))
     >>> task = Task("digits", lambda: samples, drop_last=False)
@@ -42,6 +42,7 @@ class Task:
         *,
         size: int | None = None,
         drop_last: bool = True,
+        shuffle: bool = True,
         ids: Tensor | None = None,
     ) -> None:
         """Create a task.
@@ -52,11 +53,14 @@ class Task:
                 example). They are kept until `release`.
             size: Number of samples, if known; `steps` then does not have to build them.
             drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+            shuffle: Whether each epoch has a random order of its own; otherwise the samples keep
+                theirs.
             ids: An id for each sample. A validation split never separates samples with the same
                 id, in this or in other tasks. By default every sample has its own.
         """
         self.name = name
         self.drop_last = drop_last
+        self.shuffle = shuffle
         self.ids = ids
         self._make = make
         self._size = size
@@ -94,7 +98,7 @@ class Task:
         del state
 
     def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
-        """Iterate once over the samples in random order.
+        """Iterate once over the samples, in random order if the task is shuffled.
 
         Args:
             batch: Batch size.
@@ -102,7 +106,9 @@ class Task:
             start: Number of batches to skip.
         """
         samples = self.samples()
-        rows = torch.randperm(len(samples.labels), generator=order).to(samples.labels.device)
+        n = len(samples.labels)
+        rows = torch.randperm(n, generator=order) if self.shuffle else torch.arange(n)
+        rows = rows.to(samples.labels.device)
         for index in itertools.islice(torch.split(rows, batch), start, None):
             if len(index) == batch or not self.drop_last:
                 yield samples.rows(index)
@@ -254,6 +260,7 @@ class Stream:
                 partial(_rows, task, ~mask),
                 size=int((~mask).sum()),
                 drop_last=task.drop_last,
+                shuffle=task.shuffle,
                 ids=one[~mask],
             )
             for task, one, mask in zip(self.tasks, ids, masks, strict=True)

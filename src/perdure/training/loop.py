@@ -20,6 +20,7 @@ from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
 from perdure.streams.from_data import Pair, as_pair
+from perdure.streams.stream import ComposedTask
 from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
 from perdure.training.callbacks import Callback, ProgressCheck
 from perdure.training.engine import Eager
@@ -339,13 +340,15 @@ def check_network(learner: Learner, stream: Stream, sample: Inputs | None = None
     Args:
         learner: The learner with the network.
         stream: The stream to learn from.
-        sample: Inputs to try; by default one of a test. Without tests nothing is checked, because
-            reading a sample of a task could consume the stream.
+        sample: Inputs to try; by default one of a test or, without tests, of the first task.
+            Nothing is checked if that task supplies batches, because reading one could consume
+            the stream.
     """
     if sample is None:
-        if not stream.tests:
+        source = stream.tests[0] if stream.tests else stream.tasks[0]
+        if isinstance(source, ComposedTask):
             return
-        sample = select(stream.tests[0].samples().inputs, slice(0, 1))
+        sample = select(source.samples().inputs, slice(0, 1))
     outputs = learner.predict_proba(sample).shape[1]
     if outputs < stream.classes and not learner.grows:
         raise ValueError(
