@@ -50,7 +50,9 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
         found.append(Predictions(group, scores, samples.labels[rows], position))
     known = [test.classes for test in tests if test.classes]
     classes = 1 + max([int(p.labels.max()) for p in found] + [max(each) for each in known])
-    missing = max(0, classes - found[0].scores.shape[1])
+    missing = classes - found[0].scores.shape[1]
+    if missing <= 0:
+        return found
     return [p._replace(scores=F.pad(p.scores, (0, missing), value=-torch.inf)) for p in found]
 
 
