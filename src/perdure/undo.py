@@ -130,17 +130,19 @@ class Snapshot:
         Allocates no tensors. An interruption in the meantime is raised afterwards.
         """
         interruption: KeyboardInterrupt | None = None
+        enabled = self._gradients is not False
         if self._gradients is not None:
-            torch.set_grad_enabled(self._gradients)
+            _enable_gradients(enabled)
         while self.taken:
             try:
-                with torch.no_grad():
-                    for function, arguments in reversed(self.actions):
-                        function(*arguments)
+                _enable_gradients(False)
+                for function, arguments in reversed(self.actions):
+                    function(*arguments)
                 for current, before in self._dicts:
                     current.update(before)
                     _remove_new(current, set(before))
                 self._copies, self._contents, self.postponed = {}, None, None
+                _enable_gradients(enabled)
                 self.commit()
             except KeyboardInterrupt as error:
                 interruption = error

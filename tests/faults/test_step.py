@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import sys
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from perdure import undo
 from perdure.catalog import METHODS
 from perdure.learners import SGD, Learner
+from perdure.memory import Reservoir
 from perdure.records import Samples
 from perdure.state import as_bytes
 
@@ -234,6 +236,23 @@ class Own(SGD):
         self.number += 1
         if self.fails:
             raise Fault
+
+
+def test_gradients_are_enabled_after_an_interrupted_restoration(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    interruptions = iter([KeyboardInterrupt])
+
+    def leave(*_: object) -> None:
+        monkeypatch.undo()
+        raise next(interruptions)
+
+    snapshot = undo.Snapshot(Reservoir(4))
+    snapshot.take()
+    monkeypatch.setattr(torch.no_grad, "__exit__", leave)
+    with contextlib.suppress(KeyboardInterrupt):
+        snapshot.restore()
+    assert torch.is_grad_enabled()
 
 
 def test_attributes_of_a_users_method_are_restored() -> None:

@@ -7,6 +7,7 @@ from perdure.evaluation.accuracy import accuracies as accuracies
 from perdure.evaluation.accuracy import accuracies_of as accuracies_of
 from perdure.evaluation.accuracy import agreement as agreement
 from perdure.evaluation.accuracy import confusion as confusion
+from perdure.evaluation.accuracy import predict as predict
 from perdure.evaluation.flatness import Flatness as Flatness
 from perdure.evaluation.flatness import flatness as flatness
 from perdure.evaluation.flatness import training_samples as training_samples
@@ -14,7 +15,6 @@ from perdure.evaluation.metrics import backward_transfer as backward_transfer
 from perdure.evaluation.metrics import forgetting as forgetting
 from perdure.evaluation.metrics import forward_transfer as forward_transfer
 from perdure.evaluation.metrics import mean_std as mean_std
-from perdure.evaluation.predictions import predict as predict
 from perdure.evaluation.prequential import Prequential as Prequential
 from perdure.evaluation.prequential import PrequentialAccuracy as PrequentialAccuracy
 from perdure.evaluation.probabilities import Calibration as Calibration

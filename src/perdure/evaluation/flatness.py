@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from perdure.evaluation.accuracy import predict_rows
 from perdure.evaluation.metrics import mean_std
-from perdure.evaluation.predictions import predict_rows
 from perdure.learners import Predictor
 from perdure.randomness import generator
 from perdure.records import Samples, join

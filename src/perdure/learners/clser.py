@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -102,23 +103,12 @@ class CLSER(ConsistentReplay):
         )
         check_weights(consistency_weight=consistency_weight)
         self.consistency_weight = consistency_weight
-        self.plastic = SemanticMemory(
-            network,
-            window=plastic_window,
-            decay=plastic_decay,
-            rate=plastic_rate,
-            name="plastic",
-            update=update,
-            seed=seed,
+        average = partial(SemanticMemory, network, update=update, seed=seed)
+        self.plastic = average(
+            window=plastic_window, decay=plastic_decay, rate=plastic_rate, name="plastic"
         )
-        self.stable = SemanticMemory(
-            network,
-            window=stable_window,
-            decay=stable_decay,
-            rate=stable_rate,
-            name="stable",
-            update=update,
-            seed=seed,
+        self.stable = average(
+            window=stable_window, decay=stable_decay, rate=stable_rate, name="stable"
         )
         self.replay_ages = AgeHistogram(self.device)
 

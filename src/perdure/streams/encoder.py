@@ -399,26 +399,26 @@ def _is_cell(value: Any) -> bool:
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            sample = file.read(65536)
+            first = next(filter(str.strip, file.read(65536).splitlines()), "")
             file.seek(0)
-            header = sample.splitlines()[:1] or [""]
             # The separator that the header contains most often.
-            separator = max(",;\t|", key=header[0].count)
-            rows = [row for row in csv.reader(file, delimiter=separator) if row]
+            separator = max(",;\t|", key=first.count)
+            reader = csv.reader(file, delimiter=separator)
+            rows = [(reader.line_num, row) for row in reader if row]
     except (OSError, UnicodeError, csv.Error) as error:
         raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
     if not rows:
         raise ValueError(f"{path} is empty; expected a header and rows")
-    names, *values = rows
-    names = [name.strip() for name in names]
+    (_, header), *values = rows
+    names = [name.strip() for name in header]
     if len(set(names)) < len(names):
         raise ValueError(f"{path} has two columns with the same name")
-    for number, row in enumerate(values, 2):
+    for line, row in values:
         if len(row) != len(names):
             raise ValueError(
-                f"{path}: row {number} has {len(row)} cells; the header has {len(names)}"
+                f"{path}: line {line} has {len(row)} cells; the header has {len(names)}"
             )
-    return {name: [row[place] for row in values] for place, name in enumerate(names)}
+    return {name: [row[place] for _, row in values] for place, name in enumerate(names)}
 
 
 def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:

@@ -106,12 +106,12 @@ def from_image_folder(
         found = _find(root / "test", by_folder)
         if unknown := sorted({image.label for image in found} - set(names)):
             raise ValueError(f"{root / 'test'} has the class {unknown[0]!r}, which train has not")
-        test = Samples(_read(found, encoder), _labels(found, names))
+        test = Samples(encoder.encode([i.path for i in found]), _labels(found, names))
         test_tasks = [image.task for image in found] if by_folder else None
     else:
         held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
     return build_stream(
-        Samples(_read(train, encoder), labels),
+        Samples(encoder.encode([image.path for image in train]), labels),
         layout,
         held_out,
         ids,
@@ -151,7 +151,3 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
 def _labels(images: Sequence[_Image], names: Sequence[str]) -> Tensor:
     numbers = {name: number for number, name in enumerate(names)}
     return torch.tensor([numbers[image.label] for image in images])
-
-
-def _read(images: Sequence[_Image], encoder: ImageEncoder) -> Tensor:
-    return encoder.encode([image.path for image in images])

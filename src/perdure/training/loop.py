@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from perdure.evaluation import Accuracies, Prequential, accuracies
-from perdure.evaluation.predictions import ScoreFunction, count_rows
+from perdure.evaluation.accuracy import ScoreFunction, count_rows
 from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
 from perdure.randomness import generator
