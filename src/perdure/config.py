@@ -440,6 +440,12 @@ def is_optional(argument: inspect.Parameter) -> bool:
     return str(argument.annotation) == "float | None" and argument.default is not None
 
 
+def is_count(name: str, accepted: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a hyperparameter is a whole number; `accepted` are the learner's arguments."""
+    is_int = name in accepted and accepted[name].annotation in (int, "int")
+    return is_int or name in LOOP_HYPERPARAMETERS
+
+
 def _learner_defaults(learner: type[Learner]) -> dict[str, float]:
     """The default values of a learner's hyperparameters."""
     return {"lr": learner.default_lr} | {
@@ -465,7 +471,7 @@ def normalised(
     found = dict(values)
     for name, value in values.items():
         annotation = accepted[name].annotation if name in accepted else None
-        if name in LOOP_HYPERPARAMETERS or annotation in (int, "int"):
+        if is_count(name, accepted):
             if not float(value).is_integer():
                 raise ValueError(f"{name} is {value}; expected a whole number")
             found[name] = int(value)
