@@ -10,10 +10,12 @@ The picture shows means over the seeds.
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from statistics import fmean
+from typing import Any
+
+from perdure.results import collect
 
 IMAGE = Path(__file__).parent / "images" / "forgetting.svg"
 METHODS = {"sgd": "SGD", "er": "ER", "clser": "CLS-ER"}
@@ -44,13 +46,11 @@ STYLE = """
 
 def accuracies(folder: Path, method: str) -> tuple[list[float], list[float]]:
     """Mean accuracy over seeds after each task: on the first task, and on all tasks so far."""
-    results = sorted(folder.glob(f"s-mnist/{method}-*/seed-*/result.json"))
-    if not results:
-        raise SystemExit(f"{folder} has no runs of {method}; the docstring lists the commands")
-    matrices = []
-    for path in results:
-        predictors = json.loads(path.read_text(encoding="utf-8"))["predictors"]
-        matrices.append(next(iter(predictors.values()))["class_il"]["matrix"][1:])
+    settings = [s for s in collect([folder / "s-mnist"]).settings if s.config.method == method]
+    if len(settings) != 1:
+        raise SystemExit(f"{folder} has no runs of {method}, or several settings of it")
+    (setting,) = settings
+    matrices: list[Any] = [found.matrix[1:] for found in setting.scores(setting.predictors[0])]
     tasks = range(len(matrices[0]))
     first = [fmean(matrix[task][0] for matrix in matrices) for task in tasks]
     seen = [fmean(fmean(matrix[task][: task + 1]) for matrix in matrices) for task in tasks]

@@ -154,9 +154,10 @@ def _row(config: RunConfig, summary: Mapping[str, Any], files: Mapping[str, Path
     """A row from what `Setting.summary` returned."""
     seeds: list[int] = summary["seeds"]
 
-    def spread(found: Mapping[str, float | None] | None) -> Spread | None:
-        mean = found and found["mean"]
-        return Spread(mean, found["std"], len(seeds)) if found and mean is not None else None
+    def spread(found: Mapping[str, Any] | None) -> Spread | None:
+        if found is None or found["mean"] is None:
+            return None
+        return Spread(found["mean"], found["std"], len(seeds))
 
     predictors: dict[str, Any] = summary["predictors"]
     answering, *_ = predictors.values()

@@ -15,7 +15,7 @@ import inspect
 import json
 import re
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -167,12 +167,7 @@ class RunConfig:
 
     def non_defaults(self) -> dict[str, Any]:
         """The identifying settings that have a default and differ from it."""
-        defaults = self._defaults()
-        return {
-            name: value
-            for name, value in self.identity().items()
-            if name in defaults and value != defaults[name]
-        }
+        return _changed(self.identity(), self._defaults())
 
     @property
     def hash(self) -> str:
@@ -191,13 +186,13 @@ class RunConfig:
 
     def user_code(self) -> dict[str, str]:
         """The names that are not in the catalog but refer to a user's code: `module:name`."""
-        named: dict[str, tuple[str, Mapping[str, Any]]] = {
-            "stream": (self.stream, catalog.STREAMS),
-            "network": (self.network, catalog.NETWORKS),
-            "method": (self.method, catalog.METHODS),
-            "optimizer": (self.optimizer, catalog.OPTIMIZERS),
+        known: dict[str, Container[str]] = {
+            "stream": catalog.STREAMS,
+            "network": catalog.NETWORKS,
+            "method": catalog.METHODS,
+            "optimizer": catalog.OPTIMIZERS,
         }
-        found = {what: name for what, (name, known) in named.items() if name not in known}
+        found = {what: name for what in known if (name := getattr(self, what)) not in known[what]}
         if self.stream.partition(":")[0] in catalog.FILE_STREAMS:  # reads files, runs no code
             del found["stream"]
         return found
@@ -279,9 +274,7 @@ class RunConfig:
 
     def unusual(self, *roles: Role) -> dict[str, Any]:
         """The hyperparameters and the settings with these roles that differ from the defaults."""
-        usual = self.usual()
-        settings = self.select(*roles).items()
-        return self.departures() | {k: v for k, v in settings if k in usual and v != usual[k]}
+        return self.departures() | _changed(self.select(*roles), self.usual())
 
     def command(self, seeds: Sequence[int]) -> str:
         """The command that reproduces these runs.
@@ -321,10 +314,10 @@ class RunConfig:
             "device": None,
             "ranks": self.ranks,  # an option of torchrun
         }
-        for name, value in self.select("comparison", "method", "execution").items():
-            if name in usual and value != usual[name]:
-                flag = f"--{name.replace('_', '-')}"
-                words += [flag] if value is True else [flag, str(value)]
+        settings = self.select("comparison", "method", "execution")
+        for name, value in _changed(settings, usual).items():
+            flag = f"--{name.replace('_', '-')}"
+            words += [flag] if value is True else [flag, str(value)]
         return words
 
     def memory_draws(self) -> MemoryDraws | None:
@@ -377,6 +370,11 @@ class RunConfig:
     def is_published(self) -> bool:
         """Whether the paper reports a figure for exactly these settings."""
         return any(not figure.settings for figure in self.published_figures())
+
+
+def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings that have a usual value and differ from it."""
+    return {name: value for name, value in settings.items() if value != usual.get(name, value)}
 
 
 def short_hash(content: Mapping[str, Any]) -> str:
@@ -441,6 +439,12 @@ def is_optional(argument: inspect.Parameter) -> bool:
     return str(argument.annotation) == "float | None" and argument.default is not None
 
 
+def is_count(name: str, accepted: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a hyperparameter is a whole number; `accepted` are the learner's arguments."""
+    is_int = name in accepted and accepted[name].annotation in (int, "int")
+    return is_int or name in LOOP_HYPERPARAMETERS
+
+
 def _learner_defaults(learner: type[Learner]) -> dict[str, float]:
     """The default values of a learner's hyperparameters."""
     return {"lr": learner.default_lr} | {
@@ -466,7 +470,7 @@ def normalised(
     found = dict(values)
     for name, value in values.items():
         annotation = accepted[name].annotation if name in accepted else None
-        if name in LOOP_HYPERPARAMETERS or annotation in (int, "int"):
+        if is_count(name, accepted):
             if not float(value).is_integer():
                 raise ValueError(f"{name} is {value}; expected a whole number")
             found[name] = int(value)

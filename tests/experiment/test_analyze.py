@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ from perdure.evaluation import accuracies
 from perdure.experiment.analyze import AnalysisSettings, analyze, has_analysis
 from perdure.experiment.build import build_stream, read_dataset
 from perdure.experiment.resolve import resolve
+from perdure.files import write_json
 from perdure.results.records import Analysis, read_run
 from perdure.streams import Stream
 
@@ -268,7 +270,7 @@ def test_analyses_what_is_finished_and_names_the_rest(
     (damaged / "result.json").write_text("{}")
     assert main(["analyze", str(place), *FLAGS, "--json"]) == 0
     out, err = capfd.readouterr()
-    line = json.loads(out.splitlines()[-1])
+    line = json.loads(out)
     assert line["analyzed"] == [str(run)]
     assert line["reused"] == []
     assert sorted(line["skipped"]) == sorted(
@@ -280,7 +282,7 @@ def test_analyses_what_is_finished_and_names_the_rest(
     assert "has no result.json" in reasons[partial.relative_to(tmp_path).as_posix()]
     assert "config.json" in reasons["runs/model"]
     assert "config.json" in reasons["runs/damaged"]
-    assert "calibration" in out
+    assert "calibration" in err
 
     before = (run / "analysis.json").stat().st_mtime_ns
     assert main(["analyze", str(run), str(place), *FLAGS, "--json", "--quiet"]) == 0
@@ -299,6 +301,22 @@ def test_a_finished_run_that_cannot_be_analysed_is_a_failure(
     out, err = capfd.readouterr()
     assert "learner.safetensors" in err
     assert list(json.loads(out.splitlines()[-1])["failed"]) == [str(run)]
+
+
+def test_a_full_disk_does_not_keep_other_runs_from_being_analysed(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    other = Path(shutil.copytree(run, run.with_name("seed-1")))
+
+    def write(path: Path, content: object) -> None:
+        if path.parent == run:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        write_json(path, content)
+
+    monkeypatch.setattr("perdure.experiment.analyze.write_json", write)
+    assert main(["analyze", str(run.parent), *FLAGS, "--json"]) == 1
+    line = json.loads(capfd.readouterr().out)
+    assert (list(line["failed"]), line["analyzed"]) == ([str(run)], [str(other)])
 
 
 def test_runs_without_networks_keep_their_analysis(

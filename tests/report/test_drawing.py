@@ -28,7 +28,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Figure]:
     comparison = made.comparison(root)
     first = overview(comparison)
     assert first is not None
-    return [first, *figures(comparison, 500)]
+    return [first, *figures(comparison, "500")]
 
 
 def texts(svg: str) -> list[str]:

@@ -163,8 +163,8 @@ def test_a_sensitivity_table_has_a_column_for_each_varied_setting(tmp_path: Path
 
 def test_memories_with_a_budget_in_bytes_are_not_mixed(tmp_path: Path) -> None:
     for size in (10**6, 2 * 10**6):
-        budget = {"buffer_size": None, "buffer_bytes": size}
-        made.make_run(tmp_path, values={"lr": size / 10**8}, **budget)
+        lr = {"lr": size / 10**8}
+        made.make_run(tmp_path, values=lr, buffer_size=None, buffer_bytes=size)
     assert not any("S3" in name for name in of_the_paper(tmp_path))
     made.make_run(tmp_path, method="mean-er", buffer_size=None, buffer_bytes=10**6)
     made.make_run(tmp_path, method="mean-er", mean=91.5)

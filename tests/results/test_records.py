@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from perdure.files import digest, write_manifest
 from perdure.results import RunFolder, collect, read_run
-from perdure.results.records import Facts, with_analysis
+from perdure.results.records import Facts
 
 from . import made
 from .made import change, record, write
@@ -115,7 +115,7 @@ def test_analyses_of_the_wrong_shape_are_ignored(tmp_path: Path) -> None:
     change(path / "analysis.json", ["predictors", "stable", "confusion", "classes"], [0, 1])
     assert read_run(path).analysis is None
     change(path / "analysis.json", ["predictors", "stable", "confusion", "classes"], [])
-    assert with_analysis(read_run(path)).analysis == made.analysis("stable")
+    assert read_run(path).analysis == made.analysis("stable")
 
 
 def test_unknown_events_and_fields_are_ignored(tmp_path: Path) -> None:

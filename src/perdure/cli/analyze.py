@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -15,7 +15,7 @@ from perdure.experiment.analyze import AnalysisSettings, has_analysis
 from perdure.experiment.analyze import analyze as analyze_run
 from perdure.experiment.progress import print_status
 from perdure.experiment.resolve import choose_device
-from perdure.results.records import RunRecord, read_runs, with_analysis
+from perdure.results.records import RunRecord, read_runs
 from perdure.results.table import group
 from perdure.results.terminal import analyses_table, show
 
@@ -81,18 +81,18 @@ def analyze(options: AnalyzeOptions) -> int:
             skipped[name] = "does not contain its networks"
         else:
             try:
-                analyze_run(
+                found = analyze_run(
                     name,
                     settings,
                     data_root=options.data,
                     device=device,
                     trust_code=options.trust_code,
                 )
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 failed[name] = str(error).removeprefix(name).lstrip(": ")
                 print_status(f"failed: {name}: {failed[name]}")
                 continue
-            analyzed[name] = with_analysis(run)
+            analyzed[name] = replace(run, analysis=found)
             if not quiet:
                 print_status(f"analysed: {name}")
     for name, reason in skipped.items():
@@ -105,8 +105,8 @@ def analyze(options: AnalyzeOptions) -> int:
             hint = any(run.folder.has_networks for run in reused.values())
             again = "; use --again to replace them" if hint else ""
             print_status(f"{len(reused)} analyses exist already{again}")
-        if found := [*analyzed.values(), *reused.values()]:
-            show(analyses_table(group(found).settings))
+        if shown := [*analyzed.values(), *reused.values()]:
+            show(analyses_table(group(shown).settings), stderr=options.output.json)
     if options.output.json:
         done = {"analyzed": list(analyzed), "reused": list(reused)}
         print(json.dumps({**done, "skipped": skipped, "failed": failed}), flush=True)

@@ -109,7 +109,7 @@ def _main(argv: list[str] | None) -> int:
         if torchrun_rank() is not None and verb is not run:
             raise ValueError("torchrun works with `perdure run` only")
         return verb(options)
-    except BrokenPipeError:  # whoever read the output has seen enough
+    except BrokenPipeError:  # the reader of the output has closed it
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
     except (ValueError, OSError) as error:

@@ -32,12 +32,7 @@ def show_list(options: ListOptions) -> int:
         streams.add_row(name, entry.title, " or ".join(entry.datasets), buffers or "–")
     datasets = Table("dataset", "location", title="Datasets")
     for name, spec in DATASETS.items():
-        if spec.bundled is not None:
-            location = "comes with perdure"
-        else:
-            location = str(
-                locate(name, options.data) or f"not found; download: perdure data fetch {name}"
-            )
-        datasets.add_row(name, location)
+        location = "comes with perdure" if spec.bundled else locate(name, options.data)
+        datasets.add_row(name, str(location or f"not found; download: perdure data fetch {name}"))
     show(methods, streams, datasets)
     return 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -16,7 +16,7 @@ from perdure.files import write_atomic, write_json
 from perdure.report import compose, render
 from perdure.report.content import default_title
 from perdure.results import Collection, collect
-from perdure.results.records import printable, with_analysis
+from perdure.results.records import printable
 from perdure.results.table import group
 
 
@@ -103,8 +103,8 @@ def _with_analyses(
             progress = f"analysing {run.place} ({number} of {len(lacking)})"
             print(progress, file=sys.stderr, flush=True)
         try:
-            analyze(run.folder.path, data_root=data, trust_code=trust_code)
-            found[id(run)] = with_analysis(run)
+            analysis = analyze(run.folder.path, data_root=data, trust_code=trust_code)
+            found[id(run)] = replace(run, analysis=analysis)
         except (ValueError, OSError) as error:
             missing[run.place] = str(error).replace(str(run.folder.path), run.place)
     return group(found.values(), collection.skipped), missing

@@ -30,7 +30,7 @@ from perdure.experiment.build import build_run, read_dataset
 from perdure.experiment.plan import Plan, PlannedSetting, Speeds, plan_setting, runs_on_other_data
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.progress import GridProgress, print_status, run_jobs
-from perdure.experiment.resolve import check_method, check_names, hyperparameter_names
+from perdure.experiment.resolve import check_method, hyperparameter_names
 from perdure.integrations.trackers import OpenLog, RunLogs
 from perdure.results.folder import RunFolder
 from perdure.results.table import Setting, group
@@ -149,24 +149,19 @@ def _trackers(options: RunOptions) -> list[OpenLog]:
 
 
 def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
-    """A configuration for each method, with the hyperparameters that it has."""
+    """A configuration for each method, with the settings that it has."""
     methods = list(dict.fromkeys(listed("--method", options.method, str) or []))
-    given = options.given()
-    known: dict[str, set[str]] = {}
-    for method in methods:
-        check_method(method)
-        known[method] = hyperparameter_names(method, options.optimizer.optimizer)
-    for name in given:
-        if not any(name in names for names in known.values()):
-            check_names([name], methods[0], options.optimizer.optimizer)
-    if options.update != "random" and not any(map(_has_updates, methods)):
-        raise ValueError(f"--update {options.update} applies to clser and mean-er only")
+    given, known = options.given(), _known_settings(options, methods)
+
+    def applies(name: str, method: str) -> bool:  # `resolve` rejects what no method has
+        return name in known[method] or not any(name in names for names in known.values())
+
     return [
         _suited(options, method, len(methods)).resolve(
             method,
-            {name: value for name, value in given.items() if name in known[method]},
+            {name: value for name, value in given.items() if applies(name, method)},
             validation=options.validation,
-            update=options.update if _has_updates(method) else "random",
+            update=options.update if applies("update", method) else "random",
             ranks=ranks,
             prequential=options.prequential,
             prequential_window=options.prequential_window,
@@ -176,18 +171,21 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
     ]
 
 
-def _has_updates(method: str) -> bool:
-    """Whether a method has semantic memories, which --update applies to."""
-    return "update" in accepted(find_learner(method))
+def _known_settings(options: RunOptions, methods: Sequence[str]) -> dict[str, set[str]]:
+    """The hyperparameters of each method and, if it has semantic memories, "update"."""
+    found: dict[str, set[str]] = {}
+    for method in methods:
+        check_method(method)
+        found[method] = hyperparameter_names(method, options.optimizer.optimizer)
+        found[method] |= {"update"} & accepted(find_learner(method)).keys()
+    return found
 
 
 def _partial_notes(options: RunOptions, methods: Sequence[str]) -> list[str]:
     """The settings that apply to some of the methods only."""
-    names = {method: hyperparameter_names(method) for method in methods}
-    given = options.hyperparameters.given()
-    having = {name: [method for method in methods if name in names[method]] for name in given}
-    if options.update != "random":
-        having["update"] = [method for method in methods if _has_updates(method)]
+    known = _known_settings(options, methods)
+    names = [*options.hyperparameters.given(), *(["update"] if options.update != "random" else [])]
+    having = {name: [method for method in methods if name in known[method]] for name in names}
     return [
         f"--{name.replace('_', '-')} applies to {' and '.join(found)} only"
         for name, found in having.items()

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from perdure import catalog
-from perdure.config import LOOP_HYPERPARAMETERS, RunConfig
+from perdure.config import RunConfig, is_count
 from perdure.data import Dataset
 from perdure.experiment.build import build_run
 from perdure.files import read_bytes
@@ -156,11 +156,10 @@ def _from_toml(form: Any) -> Range | Choice:
 def fit_to_method(space: Space, method: str) -> Space:
     """The space with whole numbers wherever the method takes counts."""
     accepted = catalog.accepted(catalog.find_learner(method))
-    counts = {name for name, p in accepted.items() if p.annotation in (int, "int")}
-    counts |= set(LOOP_HYPERPARAMETERS)
     fitted = dict(space)
-    for name in counts & space.keys():
-        part = space[name]
+    for name, part in space.items():
+        if not is_count(name, accepted):
+            continue
         if not all(float(value).is_integer() for value in part.extremes):
             raise ValueError(f"{name}: expected whole numbers, not {list(part.extremes)}")
         if isinstance(part, Range):

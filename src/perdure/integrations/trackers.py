@@ -88,7 +88,7 @@ class RunLogs(AbstractContextManager["RunLogs"]):
             self._try(log, log.close)
 
     def _try(self, log: _RunLog, action: Callable[[], None]) -> None:
-        """Log a run no longer if its log cannot be written: training matters more."""
+        """Stop logging a run whose log cannot be written; its training continues."""
         try:
             action()
         except Exception as error:  # trackers raise errors of their own

@@ -16,7 +16,7 @@ from perdure.results.table import Collection, Comparison, Setting
 
 MAX_STREAMS_IN_TITLE = 3
 NOT_ANALYSED = "use --analyze, or the analyze command"
-"""The remark on runs without an analysis that nobody asked for."""
+"""Why runs have no analysis, unless it was requested and failed."""
 
 
 @dataclass(frozen=True)

@@ -273,11 +273,11 @@ def _by_stream(number: str, title: str, settings: Sequence[Setting]) -> Table:
     streams = dict.fromkeys(figure.stream for figure in paper_figures(number))
     rows: dict[tuple[int | None, str], dict[str, Value]] = {}
     for setting in used:
-        size, method = setting.config.buffer_size, setting.config.method
-        head = {"buffer": _buffer(setting.config), "method": method_title(method)}
-        first: dict[str, Value] = {**head, **dict.fromkeys(streams)}
-        row = rows.setdefault((size, method), first)
-        row[setting.config.stream] = result_cell(setting, table=number)
+        config = setting.config
+        first: dict[str, Value] = {"buffer": _buffer(config), "method": config.method_title}
+        key = config.buffer_size, config.method
+        row = rows.setdefault(key, first | dict.fromkeys(streams))
+        row[config.stream] = result_cell(setting, table=number)
     caption = f"Our results, with the published ones below. {AGREES}"
     return Table.make(
         f"table-{number}", f"Table {number}: {title}", caption, [*rows.values()], used

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -298,13 +298,6 @@ def read_run(path: Path, place: str | None = None) -> RunRecord:
         analysis=_optional(folder, "analysis.json", Analysis, remarks),
         remarks=tuple(remarks),
     )
-
-
-def with_analysis(run: RunRecord) -> RunRecord:
-    """The run with the analysis that was written to its folder after it was read."""
-    remarks: list[str] = []
-    analysis = _optional(run.folder, "analysis.json", Analysis, remarks)
-    return replace(run, analysis=analysis, remarks=(*run.remarks, *remarks))
 
 
 def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolder]]:

@@ -71,7 +71,7 @@ def spread_text(spread: Spread | None, digits: int = 2) -> str:
 
 
 def signed(value: float, digits: int = 2) -> str:
-    """A difference with its sign, the minus of typography included.
+    """A difference with its sign; the minus is a typographic one, not a hyphen.
 
     >>> signed(0.5), signed(-1.25, 1)
     ('+0.50', '−1.2')

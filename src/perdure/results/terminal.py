@@ -72,7 +72,7 @@ def results_table(
         "published Task-IL": any(s.task_il_figure() for s in settings),
         "last test": any(s.tests_overlap for s in settings),
         "prequential": any(windows),
-        **dict.fromkeys(map(_window_column, filter(None, windows)), True),
+        **{f"last {window:,}": True for window in windows if window},
     }
     found = Table(title=escape(title), min_width=len(title))
     left = ("stream", "method", "settings", "network")
@@ -105,21 +105,16 @@ def results_table(
             for window in filter(None, windows):
                 same = window == setting.prequential_window
                 recent = setting.prequential("accuracy") if same else None
-                cells[_window_column(window)] = spread_text(recent)
+                cells[f"last {window:,}"] = spread_text(recent)
             if i:
-                cells |= dict.fromkeys(("stream", "method", "buffer", "settings", "seeds"), "")
-                cells |= dict.fromkeys((n for n in cells if n.startswith(_PREQUENTIAL)), "")
+                cells = {name: cell if name in _BY_NETWORK else "" for name, cell in cells.items()}
             found.add_row(*(cells[name] for name, used in columns.items() if used))
             previous = config.stream
     return found
 
 
-_PREQUENTIAL = ("prequential", "last ")
-"""How the columns of the answering network's prequential accuracy start."""
-
-
-def _window_column(window: int) -> str:
-    return f"last {window:,}"
+_BY_NETWORK = ("network", "Class-IL", "published", "Task-IL", "published Task-IL", "last test")
+"""Columns that differ between the networks of a setting."""
 
 
 def _rows(setting: Setting, by_predictor: bool) -> Sequence[str]:

@@ -605,13 +605,9 @@ def _growing_script(case: _Case) -> list[_Event]:
     """Return the events of two tasks; the labels of the second, 4 and 5, need more outputs."""
     half = len(case.script()) // 2
     return [
-        event if number < half else event._replace(samples=_relabelled(event.samples))
-        for number, event in enumerate(case.script())
+        _Event(call, samples if number < half else samples._replace(labels=samples.labels + 2))
+        for number, (call, samples) in enumerate(case.script())
     ]
-
-
-def _relabelled(samples: Samples) -> Samples:
-    return samples._replace(labels=samples.labels + 2)
 
 
 def _all_outputs(learner: Learner, inputs: Tensor) -> list[Tensor]:
