@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import settings
@@ -59,6 +61,14 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PERDURE_CACHE", str(folder))
         patch.delenv("PERDURE_DATA", raising=False)
         yield folder
+
+
+@pytest.fixture(autouse=True)
+def seeded() -> None:
+    """Give every test the same initial weights and draws, whatever ran before it."""
+    torch.manual_seed(0)
+    np.random.seed(0)
+    random.seed(0)
 
 
 @pytest.fixture(scope="module")

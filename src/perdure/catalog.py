@@ -303,12 +303,14 @@ def accepted(learner: type[Learner]) -> dict[str, inspect.Parameter]:
     return found
 
 
-def find_optimizer(name: str) -> Callable[..., Any]:
-    """The class of an optimizer, or a user's `module:function` of (parameters, lr, …).
+def find_optimizer(name: str | Callable[..., Any]) -> Callable[..., Any]:
+    """The class of an optimizer, or a user's function or `module:function` of (parameters, lr, …).
 
     Raises:
         ValueError: If there is no such optimizer.
     """
+    if not isinstance(name, str):
+        return name
     if name in OPTIMIZERS:
         return OPTIMIZERS[name].make
     if ":" not in name:
@@ -320,15 +322,20 @@ def find_optimizer(name: str) -> Callable[..., Any]:
     return found  # type: ignore[no-any-return]
 
 
-def optimizer_settings(name: str) -> dict[str, inspect.Parameter]:
+def optimizer_settings(name: str | Callable[..., Any]) -> dict[str, inspect.Parameter]:
     """The settings of an optimizer besides the learning rate; a user's function is imported.
 
-    >>> list(optimizer_settings("sgd"))
-    ['momentum', 'weight_decay']
+    >>> {name: setting.default for name, setting in optimizer_settings("adam").items()}
+    {'beta1': 0.9, 'beta2': 0.999, 'eps': 1e-08, 'weight_decay': 0}
     """
-    if name in OPTIMIZERS:
+    if isinstance(name, str) and name in OPTIMIZERS:
+        usual = {
+            k: p.default for k, p in inspect.signature(OPTIMIZERS[name].make).parameters.items()
+        }
+        if "betas" in usual:
+            usual["beta1"], usual["beta2"] = usual["betas"]
         number = partial(inspect.Parameter, kind=inspect.Parameter.KEYWORD_ONLY, annotation=float)
-        return {setting: number(setting) for setting in OPTIMIZERS[name].settings}
+        return {key: number(key, default=usual[key]) for key in OPTIMIZERS[name].settings}
     _, *others = inspect.signature(find_optimizer(name)).parameters.values()
     named = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
     return {p.name: p for p in others if p.kind in named and p.name != "lr"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -355,9 +356,12 @@ def test_a_run_is_loaded_elsewhere_with_the_users_own_objects(
 
         def network(shape, classes):
             return torch.nn.Linear(*shape, classes)
+
+        def optimizer(parameters, lr=0.01):
+            return torch.optim.SGD(parameters, lr, momentum=0.5)
         """,
     )
-    config = resolve("own:stream", "own:Mine", 10, network="own:network")
+    config = resolve("own:stream", "own:Mine", 10, network="own:network", optimizer="own:optimizer")
     folder = train_one(config, tmp_path)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
@@ -366,17 +370,20 @@ def test_a_run_is_loaded_elsewhere_with_the_users_own_objects(
     monkeypatch.setattr(sys, "path", [p for p in sys.path if not (Path(p) / "own.py").is_file()])
     with pytest.raises(ValueError, match="own:network"):
         load_run(folder, method=ER)
+    optimizer = partial(torch.optim.SGD, lr=0.01, momentum=0.5)
     modules: list[Any] = [nn.Linear(6, 4), lambda shape, classes: nn.Linear(shape[0], classes)]
     outputs = []
     for network in modules:  # the stream prepares inputs in the default way and is not needed
-        learner = load_run(folder, network=network, method=type("Mine", (ER,), {}))
+        mine = type("Mine", (ER,), {})
+        learner = load_run(folder, network=network, method=mine, optimizer=optimizer)
         outputs.append(learner.predict_proba(torch.ones(1, 6)))
     assert torch.equal(*outputs)
     assert "own" not in sys.modules
     with pytest.raises(ValueError, match=r"\(4, 6\).*\(4, 7\)") as raised:
-        load_run(folder, network=nn.Linear(7, 4), method=type("Mine", (ER,), {}))
+        load_run(folder, network=nn.Linear(7, 4), method=mine, optimizer=optimizer)
     assert "\n" not in str(raised.value)
-    wrong: list[dict[str, Any]] = [{"network": 3}, {"method": ER(nn.Linear(6, 4), buffer_size=3)}]
+    instance = ER(nn.Linear(6, 4), buffer_size=3)
+    wrong: list[dict[str, Any]] = [{"network": 3}, {"method": instance}, {"optimizer": 3}]
     for arguments in wrong:
         with pytest.raises(ValueError, match="expected"):
             load_run(folder, **{"network": modules[1], "method": ER, **arguments})

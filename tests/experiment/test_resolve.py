@@ -96,7 +96,14 @@ def test_given_values_replace_the_published_ones(small_mnist: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "given", [{"epochs": 1}, {"epochs": 1.0}, {"lr": 0.1, "batch": 10}, {"plastic_rate": 1}]
+    "given",
+    [
+        {"epochs": 1},
+        {"epochs": 1.0},
+        {"lr": 0.1, "batch": 10},
+        {"plastic_rate": 1},
+        {"momentum": 0, "weight_decay": 0.0},
+    ],
 )
 def test_a_published_value_given_explicitly_changes_nothing(
     given: dict[str, float], small_mnist: Path
@@ -106,6 +113,13 @@ def test_a_published_value_given_explicitly_changes_nothing(
     assert config.hash == usual.hash
     assert config.published_figures()
     assert config.published_figures() == usual.published_figures()
+
+
+def test_defaults_of_an_optimizer_given_explicitly_change_nothing(small_mnist: Path) -> None:
+    given = {"beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01}
+    usual = on_mnist(small_mnist, optimizer="adamw")
+    assert on_mnist(small_mnist, optimizer="adamw", given=given) == usual
+    assert on_mnist(small_mnist, optimizer="adam", given={"weight_decay": 0.01}).departures()
 
 
 def test_the_streams_own_seed_given_explicitly_changes_nothing(small_mnist: Path) -> None:

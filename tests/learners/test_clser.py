@@ -477,15 +477,31 @@ def learnable(steps: int) -> list[tuple[Tensor, Tensor]]:
     return [(centres[y] + 0.1 * torch.randn(16, 8, generator=draws), y) for y in labels]
 
 
-def test_memory_that_lags_behind_is_reported_once() -> None:
+@pytest.mark.parametrize("buffer_size", [100, 100_000])
+def test_memory_that_lags_behind_is_reported_once(buffer_size: int) -> None:
     learner = CLSER(
-        nn.Linear(8, 4), buffer_size=100, stable_window=None, stable_rate=0.02, stable_decay=0.999
+        nn.Linear(8, 4),
+        buffer_size=buffer_size,
+        stable_window=None,
+        stable_rate=0.02,
+        stable_decay=0.999,
     )
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for inputs, labels in learnable(300):
             learner.observe(inputs, labels)
     assert ["stable_window" in str(warning.message) for warning in found] == [True]
+
+
+def test_lag_on_the_newest_stored_samples_counts() -> None:
+    learner = CLSER(nn.Linear(8, 4), buffer_size=100_000)
+    for inputs, labels in learnable(20) + [(x, y * 0 + 3) for x, y in learnable(60)]:
+        learner.observe(inputs, labels)
+    constant(learner.stable.network, [1.0, 0.0, 0.0, 0.0])  # knows none of the newest samples
+    learner.check_progress()
+    learner.check_progress()
+    with pytest.warns(UserWarning, match="stable_window"):
+        learner.check_progress()
 
 
 def test_memory_that_keeps_up_is_not_reported() -> None:

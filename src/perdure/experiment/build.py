@@ -189,8 +189,12 @@ def build_learner(
     *,
     network: nn.Module | Callable[..., Any] | None = None,
     method: type[Learner] | None = None,
+    optimizer: Callable[..., Any] | None = None,
 ) -> Learner:
-    """The learner with a newly initialised network, or with a given network or method."""
+    """The learner with a newly initialised network, or with a given network, method or optimizer.
+
+    `optimizer` is the function of (parameters, lr, …) that the configuration names.
+    """
     if isinstance(network, nn.Module):
         module = network
     else:
@@ -209,7 +213,7 @@ def build_learner(
         for name, value in config.hyperparameters.items()
         if name not in LOOP_HYPERPARAMETERS
     }
-    settings = catalog.optimizer_settings(config.optimizer).keys()
+    settings = catalog.optimizer_settings(optimizer or config.optimizer).keys()
     if config.optimizer != "sgd" or arguments.keys() & (settings - accepted.keys()):
         # A method with a setting of the same name, as iCaRL, leaves it to the optimizer.
         values = {n: accepted[n].default for n in settings & accepted.keys()}
@@ -218,7 +222,10 @@ def build_learner(
         if lr is None and config.optimizer == "sgd":
             lr = learner.default_lr
         arguments["lr"] = None
-        arguments["optimizer"] = build_optimizer(config.optimizer, module, lr, values)
+        make_optimizer = optimizer or catalog.find_optimizer(config.optimizer)
+        arguments["optimizer"] = build_optimizer(
+            config.optimizer, make_optimizer, module, lr, values
+        )
     for name in ("buffer_size", "buffer_bytes", "memory_device", "memory_folder"):
         if (value := getattr(config, name)) is not None:
             arguments[name] = value
@@ -239,16 +246,20 @@ def build_learner(
 
 
 def build_optimizer(
-    name: str, network: nn.Module, lr: float | None, settings: Mapping[str, float]
+    name: str,
+    make: Callable[..., Any],
+    network: nn.Module,
+    lr: float | None,
+    settings: Mapping[str, float],
 ) -> Optimizer:
-    """The optimizer of a network's parameters: of the catalog, or a user's `module:function`.
+    """The optimizer of a network's parameters: of the catalog, or a user's.
 
     `lr` is None for the optimizer's own default; `settings` has `betas` as beta1 and beta2.
 
     Raises:
         ValueError: If the optimizer refuses a value or is none.
     """
-    make, values = catalog.find_optimizer(name), dict[str, Any](settings)
+    values = dict[str, Any](settings)
     parameters = [p for p in network.parameters() if p.requires_grad]
     if name in catalog.OPTIMIZERS:
         if values.keys() & {"beta1", "beta2"}:
@@ -363,13 +374,14 @@ def load_run(
     network: nn.Module | Callable[[tuple[int, ...], int], nn.Module] | None = None,
     method: type[Learner] | None = None,
     stream: Stream | Callable[[], Stream] | None = None,
+    optimizer: Callable[..., Optimizer] | None = None,
     trust_code: bool = False,
     device: str = "cpu",
 ) -> Learner:
     """The learner of a finished run, ready to predict or to continue learning.
 
-    The data is not needed. A network, method or stream of your own is passed as an argument, or
-    imported by the name that the run was made with if `trust_code` is True.
+    The data is not needed. A network, method, stream or optimizer of your own is passed as an
+    argument, or imported by the name that the run was made with if `trust_code` is True.
 
     Args:
         folder: The run's folder.
@@ -378,8 +390,9 @@ def load_run(
         method: The run's learner class.
         stream: The run's stream, or the function that returns it. Only needed if the stream has an
             augmentation or normalisation of its own.
-        trust_code: Whether to import the stream, network or method that the folder names as
-            `module:name`. This runs code that whoever wrote the folder chose.
+        optimizer: The function of the parameters that returns the run's optimizer.
+        trust_code: Whether to import the stream, network, method or optimizer that the folder
+            names as `module:name`. This runs code that whoever wrote the folder chose.
         device: Where to put the learner.
 
     Raises:
@@ -393,7 +406,9 @@ def load_run(
         raise ValueError(f"network is {network!r}; expected an nn.Module or a function")
     if not (method is None or (isinstance(method, type) and issubclass(method, Learner))):
         raise ValueError(f"method is {method!r}; expected a subclass of perdure.Learner")
-    objects = {"network": network, "method": method, "stream": stream}
+    if not (optimizer is None or callable(optimizer)):
+        raise ValueError(f"optimizer is {optimizer!r}; expected a function of the parameters")
+    objects = {"network": network, "method": method, "stream": stream, "optimizer": optimizer}
     given = {name for name, value in objects.items() if value is not None}
     plain = (facts.normalise, facts.augment) == (repr(Scale()), repr(None))
     if not trust_code:
@@ -413,7 +428,12 @@ def load_run(
         _check_size(config.network, inputs, run.path)
     try:
         learner = build_learner(
-            replace(config, device=device), inputs, facts.seed, network=network, method=method
+            replace(config, device=device),
+            inputs,
+            facts.seed,
+            network=network,
+            method=method,
+            optimizer=optimizer,
         )
     except TypeError as error:
         raise ValueError(f"{run.path / 'config.json'} does not fit the method: {error}") from None

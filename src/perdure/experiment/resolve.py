@@ -129,6 +129,10 @@ def resolve(
         lr = f"{usual.values['lr']:g}" if "lr" in usual.values else "its own default"
         notes.append(f"--lr is not given; {optimizer} uses {lr}")
     hyperparameters = normalised({**usual.values, **(given or {})}, settings | accepted)
+    for name, setting in settings.items():
+        # Given explicitly or not, it is the same run.
+        if name not in accepted and hyperparameters.get(name) == setting.default:
+            del hyperparameters[name]
     for name in ("batch", "memory_batch"):
         if hyperparameters.get(name, 0) % ranks:
             raise ValueError(

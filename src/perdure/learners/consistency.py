@@ -91,7 +91,9 @@ class ConsistentReplay(ReplayLearner):
         stored = self.memory.contents()
         if stored is None or self._lags < 0:
             return
-        samples = stored.slice(0, min(_LAG_SAMPLES, self.memory.filled)).to(self.device)
+        # From all rows: until the memory is full, the first ones are the oldest.
+        every = -(-self.memory.filled // _LAG_SAMPLES)
+        samples = stored.map(lambda rows: rows[::every].contiguous()).to(self.device)
         predictors = self.predictors()
         name = next(iter(predictors))
         accuracy = {
