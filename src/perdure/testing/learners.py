@@ -368,7 +368,7 @@ def _invalid_batches(case: _Case, *, first: bool) -> Iterator[tuple[str, Any, An
     yield "a single label", inputs, labels[0]
     yield "float labels", inputs, labels.float()
     yield "boolean labels", inputs, labels > 1
-    yield "a list of labels", inputs, labels.tolist()
+    yield "a list of names as labels", inputs, [str(label) for label in labels.tolist()]
     yield "more inputs than labels", inputs, labels[:-1]
     yield "more labels than inputs", inputs[:-1], labels
     yield "no samples", inputs[:0], labels[:0]
