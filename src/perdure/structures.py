@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -93,14 +93,6 @@ def length(inputs: Inputs) -> int:
 def select(inputs: Inputs, rows: slice | Tensor) -> Inputs:
     """Return the samples in the given rows."""
     return map_leaves(lambda leaf: leaf[rows], inputs)
-
-
-def chunks(inputs: Inputs, sizes: Iterable[int]) -> Iterator[Inputs]:
-    """Iterate over views of consecutive samples, of the given sizes."""
-    start = 0
-    for size in sizes:
-        yield select(inputs, slice(start, start + size))
-        start += size
 
 
 def chunk_size(inputs: Inputs) -> int:

@@ -113,6 +113,14 @@ def test_a_schedule_may_have_changed_the_optimizer(
     assert as_bytes(resumed.state_dict(), about) == as_bytes(trained.state_dict(), about)
 
 
+def test_a_state_with_other_groups_of_parameters_is_refused() -> None:
+    network = nn.Linear(4, 3)
+    groups = [{"params": [parameter]} for parameter in network.parameters()]
+    two = CLSER(network, buffer_size=5, optimizer=torch.optim.SGD(groups, lr=0.1))
+    with pytest.raises(ValueError, match=r"the state has 2 groups of parameters; .* has 1"):
+        learner().load_state_dict(two.state_dict())
+
+
 def test_settings_of_the_optimizer_may_be_changed_by_hand(tmp_path: Path) -> None:
     trained, resumed = learner(lr=0.1), learner(lr=0.1)
     trained.optimizer.param_groups[0]["lr"] = 0.025

@@ -185,14 +185,14 @@ def check_size(inputs: Inputs, spec: InputSpec) -> None:
 
 
 @contextmanager
-def find_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
+def norms_with_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
     """Collect the BatchNorm layers that receive a single value per channel inside the block.
 
     In training mode they cannot compute statistics of such a batch.
     """
     found: list[nn.Module] = []
 
-    def look(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def inspect_input(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
         channels = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
         if channels and inputs[0].numel() == channels:
             found.append(norm)
@@ -202,7 +202,7 @@ def find_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
         save_hooks(norm)
     with ExitStack() as hooks:
         for norm in norms:
-            hooks.enter_context(norm.register_forward_pre_hook(look))
+            hooks.enter_context(norm.register_forward_pre_hook(inspect_input))
         yield found
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import abstractmethod
 from os import PathLike
 
@@ -15,7 +16,7 @@ from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import Storage, TaskBuffer
 from perdure.records import Samples
-from perdure.structures import Inputs, chunks
+from perdure.structures import Inputs, select
 
 
 class ProjectedGradient(Learner):
@@ -157,8 +158,9 @@ class GEM(ProjectedGradient):
             return None
         x, y = self.prepare(memory.to(self.device))
         counts = list(self.memory.counts.values())
-        parts = zip(chunks(x, counts), torch.split(y, counts), strict=True)
-        return torch.stack([self.gradient(*part) for part in parts])
+        ends = itertools.accumulate(counts)
+        parts = [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
+        return torch.stack([self.gradient(select(x, part), y[part]) for part in parts])
 
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
         """Equation 11: g̃ = Gᵀv + g, where v ≥ γ minimises ½ vᵀGGᵀv + gᵀGᵀv.

@@ -29,8 +29,8 @@ from perdure.learners.checks import (
     check_optimizer,
     check_size,
     describe,
-    find_single_values,
     has_unscaled_images,
+    norms_with_single_values,
     read_inputs,
     read_labels,
 )
@@ -607,7 +607,7 @@ class Learner(Undoable, ABC):
         """Find out what the network accepts and returns, with one sample in evaluation mode."""
         one = self._on_device(select(inputs, slice(0, 1)))
         try:
-            with find_single_values(self.network) as norms:
+            with norms_with_single_values(self.network) as norms:
                 logits = Predictor(self.network, self.normalise)(one)
         except Exception as error:  # a network may raise anything
             raise ValueError(

@@ -42,6 +42,11 @@ def check_optimizer_state(
     if state.get("class", kind) != kind:
         raise ValueError(f"optimizer: the state is of {state['class']}; this learner uses {kind}")
     first_saved = state["initial"] if "initial" in state else state["groups"]  # as once saved
+    if {len(first_saved), len(state["groups"])} != {len(first_settings)}:
+        raise ValueError(
+            f"optimizer: the state has {len(state['groups'])} groups of parameters; this learner "
+            f"has {len(first_settings)}"
+        )
     for own, saved in zip(first_settings, first_saved, strict=True):
         for name in (own.keys() & saved.keys()) - _NOT_HYPERPARAMETERS:
             ours, theirs = (_plain(group, name) for group in (own, saved))

@@ -6,13 +6,12 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-import torch
 from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams.encoder import ImageEncoder
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream
+from perdure.streams.layout import TEST_SHARE, Layout, build_stream, labels_of
 from perdure.streams.stream import Augment, Normaliser, Stream
 
 
@@ -90,7 +89,7 @@ def from_image_folder(
     encoder = ImageEncoder(
         class_names=tuple(names), height=height, width=width, grayscale=grayscale
     )
-    labels = _labels(train, names)
+    labels = labels_of([image.label for image in train], names)
     if by_folder:
         layout = Layout.by_value([image.task for image in train])
     else:
@@ -104,9 +103,8 @@ def from_image_folder(
         if test_share is not None:
             raise ValueError(f"{root} has a folder test; omit test_share")
         found = _find(root / "test", by_folder)
-        if unknown := sorted({image.label for image in found} - set(names)):
-            raise ValueError(f"{root / 'test'} has the class {unknown[0]!r}, which train has not")
-        test = Samples(encoder.encode([i.path for i in found]), _labels(found, names))
+        test_labels = labels_of([image.label for image in found], names)
+        test = Samples(encoder.encode([image.path for image in found]), test_labels)
         test_tasks = [image.task for image in found] if by_folder else None
     else:
         held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
@@ -146,8 +144,3 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
     if not found:
         raise ValueError(f"{root} contains no images; expected {where}")
     return found
-
-
-def _labels(images: Sequence[_Image], names: Sequence[str]) -> Tensor:
-    numbers = {name: number for number, name in enumerate(names)}
-    return torch.tensor([numbers[image.label] for image in images])

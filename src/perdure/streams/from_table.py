@@ -9,12 +9,11 @@ from typing import Any, Literal
 
 import msgspec
 import torch
-from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams.encoder import Encoder, TableEncoder, read_columns, texts_of
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
+from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained, labels_of
 from perdure.streams.stream import Stream
 
 
@@ -110,9 +109,10 @@ def from_table(
     n = len(columns[target])
     if not n:
         raise ValueError("the table has no rows")
-    classes = _classes(columns[target], target, encoder)
+    texts = texts_of(columns[target], target)
+    classes = _classes(texts, target, encoder)
     _warn_of_numbers(classes, target)
-    labels = _labels(columns[target], target, classes)
+    labels = labels_of(texts, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
     elif chunks is not None:
@@ -145,7 +145,9 @@ def from_table(
         for needed in (target, *([] if task_column is None else [task_column]), *used):
             if needed not in other:
                 raise ValueError(f"the test table has no column {needed!r}")
-        test_samples = Samples(encoder.encode(other), _labels(other[target], target, classes))
+        test_samples = Samples(
+            encoder.encode(other), labels_of(texts_of(other[target], target), classes)
+        )
         if task_column is not None:
             test_tasks = texts_of(other[task_column], task_column)
     if name is None:
@@ -164,10 +166,10 @@ def from_table(
     )
 
 
-def _classes(values: Sequence[Any], target: str, encoder: TableEncoder | None) -> list[str]:
+def _classes(texts: Sequence[str], target: str, encoder: TableEncoder | None) -> list[str]:
     """The classes that the encoder knows, then others in ascending order, numbers by value."""
     known = [] if encoder is None else list(encoder.class_names)
-    found = [name for name in dict.fromkeys(texts_of(values, target)) if name not in known]
+    found = [name for name in dict.fromkeys(texts) if name not in known]
     if len(known) + len(found) < 2:
         raise ValueError(f"the target {target!r} has a single value; expected two classes or more")
     try:
@@ -188,12 +190,3 @@ def _warn_of_numbers(classes: Sequence[str], target: str) -> None:
             "values becomes a class of its own; perdure does not predict quantities",
             stacklevel=3,
         )
-
-
-def _labels(values: Sequence[Any], target: str, classes: Sequence[str]) -> Tensor:
-    numbers = {name: number for number, name in enumerate(classes)}
-    texts = texts_of(values, target)
-    for text in texts:
-        if text not in numbers:
-            raise ValueError(f"the test table has the class {text!r}, which the training rows lack")
-    return torch.tensor([numbers[text] for text in texts])

@@ -98,6 +98,16 @@ class Layout:
         return [part[mask] for part, mask in zip(parts, masks, strict=True)]
 
 
+def labels_of(names: Sequence[str], classes: Sequence[str]) -> Tensor:
+    """The labels of samples whose classes have these names; ValueError if one is unknown."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    if unknown := sorted(set(names) - set(classes)):
+        raise ValueError(
+            f"a test sample has the class {unknown[0]!r}, which the training data lack"
+        )
+    return torch.tensor([numbers[name] for name in names])
+
+
 def is_trained(n: int, held_out: Sequence[Tensor]) -> Tensor:
     """Whether each of n samples is trained on: all but those that are held out."""
     trained = torch.ones(n, dtype=torch.bool)
