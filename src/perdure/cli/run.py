@@ -204,11 +204,9 @@ def _suited(options: RunOptions, method: str, methods: int) -> RunOptions:
 
 def _notes(setting: PlannedSetting, out: Path) -> list[str]:
     """Earlier runs that are continued, or that the user may have wanted to continue."""
-    notes = [
-        f"resuming seed {seed} of {setting.config.method} from step {step}; use --restart to "
-        "start over"
-        for seed, step in setting.resumable.items()
-    ]
+    notes = []
+    if setting.resumable:
+        notes.append(f"resuming {setting.config.method}; use --restart to start over")
     checksum = setting.config.data_checksum or "unknown"
     for folder, other in runs_on_other_data(setting.config, out).items():
         notes.append(
