@@ -43,6 +43,7 @@ from torch.nn import functional as F
 
 import perdure
 from perdure.catalog import find_learner
+from perdure.records import Samples
 from perdure.results.table import Spread, signed
 
 CHOOSE = ("fashion-mnist", "texture", "optdigits")
@@ -148,73 +149,69 @@ def _idx(path: Path) -> np.ndarray[Any, Any]:
 # -- streams --------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
-    """Samples of a task, or of a test set."""
-
-    x: Tensor
-    y: Tensor
-
-
 class Stream(NamedTuple):
     """Training data in the order of the stream, and the test sets."""
 
-    tasks: list[Part]
-    tests: list[Part]
+    tasks: list[Samples]
+    tests: list[Samples]
     classes: int
 
 
 @functools.cache
-def load(data: Path, name: str) -> tuple[Part, Part]:
+def load(data: Path, name: str) -> tuple[Samples, Samples]:
     """The training and test samples of a data set; read once per process."""
     with np.load(data / FILE) as arrays:
-        found = [torch.from_numpy(arrays[f"{name} {k}"]) for k in ("x_train", "y_train")]
-        test = [torch.from_numpy(arrays[f"{name} {k}"]) for k in ("x_test", "y_test")]
-    return Part(*found), Part(*test)
+        train, test = (
+            Samples(*(torch.from_numpy(arrays[f"{name} {kind}_{part}"]) for kind in "xy"))
+            for part in ("train", "test")
+        )
+    return train, test
 
 
 @functools.lru_cache(maxsize=4)
 def make_stream(data: Path, name: str, kind: str) -> Stream:
     """New classes in five tasks; the same tasks twice; or inputs that turn by 90° in five tasks."""
     train, test = load(data, name)
-    classes = int(train.y.max()) + 1
+    classes = int(train.labels.max()) + 1
     if kind == "drift":
         angles = [math.pi / 2 * k / 4 for k in range(5)]
-        share = torch.arange(len(train.y)) % 5
-        tasks = [
-            Part(turn(train.x[share == k], angle), train.y[share == k])
-            for k, angle in enumerate(angles)
-        ]
-        return Stream(tasks, [Part(turn(test.x, angle), test.y) for angle in angles], classes)
-    parts = min(5, classes // 2)
-    own = [torch.arange(classes)[k::parts] for k in range(parts)]
-    tasks = [Part(train.x[torch.isin(train.y, c)], train.y[torch.isin(train.y, c)]) for c in own]
-    tests = [Part(test.x[torch.isin(test.y, c)], test.y[torch.isin(test.y, c)]) for c in own]
+        parts = [train.rows(torch.arange(k, len(train.labels), 5)) for k in range(5)]
+        tasks = [turned(part, angle) for part, angle in zip(parts, angles, strict=True)]
+        return Stream(tasks, [turned(test, angle) for angle in angles], classes)
+    count = min(5, classes // 2)
+    groups = [torch.arange(classes)[k::count] for k in range(count)]
+    tasks, tests = (
+        [samples.rows(torch.isin(samples.labels, own).nonzero()[:, 0]) for own in groups]
+        for samples in (train, test)
+    )
     return Stream(tasks * (2 if kind == "recurring" else 1), tests, classes)
 
 
-def turn(x: Tensor, angle: float) -> Tensor:
+def turned(samples: Samples, angle: float) -> Samples:
     """Rotate images, or pairs of columns of a table."""
+    x = samples.inputs
     cos, sin = math.cos(angle), math.sin(angle)
     if x.ndim == 2:
         half = x.shape[1] // 2
         a, b = x[:, :half], x[:, half : 2 * half]
-        return torch.cat([cos * a - sin * b, sin * a + cos * b, x[:, 2 * half :]], 1)
+        columns = [cos * a - sin * b, sin * a + cos * b, x[:, 2 * half :]]
+        return samples._replace(inputs=torch.cat(columns, 1))
     theta = torch.tensor([[cos, -sin, 0], [sin, cos, 0]]).expand(len(x), 2, 3)
     grid = F.affine_grid(theta, list(x.shape), align_corners=False)
-    turned = F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False)
-    return turned.round().to(x.dtype)
+    found = F.grid_sample(x.float(), grid, padding_mode="border", align_corners=False)
+    return samples._replace(inputs=found.round().to(x.dtype))
 
 
-def batches(stream: Stream, steps: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
+def batches(stream: Stream, steps: int, seed: int) -> Iterator[Samples]:
     """The batches of all tasks, each task having an equal share of the steps."""
     draws = torch.Generator().manual_seed(seed)
     for task in stream.tasks:
         order = torch.empty(0, dtype=torch.int64)
         for _ in range(steps // len(stream.tasks)):
             if len(order) < BATCH:
-                order = torch.cat([order, torch.randperm(len(task.y), generator=draws)])
+                order = torch.cat([order, torch.randperm(len(task.labels), generator=draws)])
             rows, order = order[:BATCH], order[BATCH:]
-            yield task.x[rows], task.y[rows]
+            yield task.rows(rows)
 
 
 # -- networks -------------------------------------------------------------------------------
@@ -322,24 +319,20 @@ def train(data: Path, case: Case, method: str, seed: int, given: dict[str, Any])
     torch.set_num_threads(1)
     stream = make_stream(data, case.data, case.kind)
     torch.manual_seed(seed)
-    x = stream.tasks[0].x
+    x = stream.tasks[0].inputs
     if case.network == "transformer":
-        x = torch.cat([task.x for task in stream.tasks])
+        x = torch.cat([task.inputs for task in stream.tasks])
     network = NETWORKS[case.network](x, stream.classes)
     buffer = 500 if case.network == "cnn" or case.data == "fashion-mnist" else 200
     learner = build(case, method, network, buffer, seed, given)
-    for inputs, labels in batches(stream, case.steps, seed):
-        learner.observe(inputs, labels)
+    for samples in batches(stream, case.steps, seed):
+        learner.observe(samples.inputs, samples.labels)
     accuracy = {}
     for name, predictor in learner.predictors().items():
-        right = [
-            float(
-                (torch.cat([predictor(x) for x in torch.split(part.x, 500)]).argmax(1) == part.y)
-                .float()
-                .mean()
-            )
-            for part in stream.tests
-        ]
+        right = []
+        for test in stream.tests:
+            scores = torch.cat([predictor(x) for x in torch.split(test.inputs, 500)])
+            right.append(float((scores.argmax(1) == test.labels).float().mean()))
         accuracy[name] = round(100 * sum(right) / len(right), 3)
     row = {**case._asdict(), "buffer": buffer, "method": method, "seed": seed, "accuracy": accuracy}
     return {**row, "set": given} if given and method in ("clser", "mean-er") else row

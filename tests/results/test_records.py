@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.files import digest, write_manifest
+from perdure.files import append_line, digest, write_manifest
 from perdure.results import RunFolder, collect, read_run
 from perdure.results.records import Facts
 
@@ -121,6 +121,7 @@ def test_analyses_of_the_wrong_shape_are_ignored(tmp_path: Path) -> None:
 def test_unknown_events_and_fields_are_ignored(tmp_path: Path) -> None:
     path = write(tmp_path, record())
     RunFolder(path).event("histogram_of_mine", counts=[1, 2])
+    append_line(path / "events.jsonl", '{"event": ["not a name"]}')
     change(path / "config.json", ["a_later_setting"], 1)
     found = read_run(path)
     assert (found.events, found.remarks) == (made.EVENTS, ())

@@ -223,7 +223,7 @@ class EvaluationEvent(Struct, frozen=True, tag="evaluation", tag_field="event"):
 
 
 Event = MetricsEvent | MemoryEvent | AgesEvent | EvaluationEvent | PrequentialEvent
-_KINDS = {kind.__struct_config__.tag for kind in get_args(Event)}
+_KINDS = [kind.__struct_config__.tag for kind in get_args(Event)]
 """Learners may write events of further kinds."""
 
 
