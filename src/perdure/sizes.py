@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_UNITS = {"": 1, "B": 1, **{f"{p}B": 1000**k for k, p in enumerate("KMGT", 1)}}
+_UNITS = {"": 1, "B": 1, "BYTES": 1, **{f"{p}B": 1000**k for k, p in enumerate("KMGT", 1)}}
 _UNITS |= {f"{p}IB": 1024**k for k, p in enumerate("KMGT", 1)}
 
 
@@ -36,8 +36,8 @@ def format_bytes(count: int) -> str:
     """Return a number of bytes as text that `parse_bytes` reads back.
 
     Examples:
-        >>> format_bytes(64_000_000), format_bytes(1_234_567), format_bytes(12)
-        ('64 MB', '1234567 bytes', '12 bytes')
+        >>> format_bytes(64_000_000), format_bytes(1_234_567), parse_bytes("12 bytes")
+        ('64 MB', '1234567 bytes', 12)
     """
     for unit in ("TB", "GB", "MB", "KB"):
         if count % (_UNITS[unit] // 10) == 0 and count >= _UNITS[unit]:

@@ -52,7 +52,8 @@ def test_without_the_runs_it_needs_a_claim_is_inconclusive() -> None:
 
 
 @pytest.mark.parametrize(
-    "settings", [{"dataset": "mnist5k"}, {"max_steps": 300}, {"validation": 0.1}]
+    "settings",
+    [{"dataset": "mnist5k"}, {"max_steps": 300}, {"validation": 0.1}, {"network": "cnn"}],
 )
 def test_runs_under_another_protocol_say_nothing_about_claims(settings: dict[str, Any]) -> None:
     assert claim("stable_best", seeds("clser", BEST)).evidence

@@ -319,10 +319,11 @@ class Comparison:
 
     @property
     def follows_the_paper(self) -> bool:
-        """Whether stream, data and length are the paper's, so that its claims can be checked."""
-        entry = catalog.STREAMS.get(self.stream)
-        shortened = self.config.max_steps is not None or self.config.validation is not None
-        return entry is not None and self.config.dataset == entry.datasets[0] and not shortened
+        """Whether stream, data, network and length are the paper's, so that its claims apply."""
+        config, entry = self.config, catalog.STREAMS.get(self.stream)
+        if entry is None or config.max_steps is not None or config.validation is not None:
+            return False
+        return (config.dataset, config.network) == (entry.datasets[0], entry.network)
 
     @property
     def description(self) -> str:
