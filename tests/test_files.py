@@ -1,4 +1,4 @@
-"""Manifests vouch for themselves and for the files beside them."""
+"""Manifests detect changes of themselves and of the files that they describe."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from perdure.files import (
     DamagedError,
+    differs,
     digest,
     memory_bytes,
     read_manifest,
@@ -74,6 +75,14 @@ def test_digests_tell_contents_apart() -> None:
         "bytes": 0,
         "sha256": "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
     }
+
+
+def test_a_file_differs_if_its_size_or_content_does(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(b"abc")
+    assert not differs(path, digest(b"abc"))
+    for other in (digest(b"abd"), digest(b"abcd"), {}, None):
+        assert differs(path, other)
 
 
 def test_a_file_is_replaced_and_not_overwritten(tmp_path: Path) -> None:

@@ -329,6 +329,14 @@ def test_tensor_of_another_shape_is_rejected() -> None:
         load_state(torch.zeros(3), torch.zeros(1))
 
 
+def test_weights_that_a_network_lacks_are_rejected() -> None:
+    network = torch.nn.Linear(2, 2)
+    state = get_state(network)
+    for other, name in (({**state, "scale": torch.ones(1)}, "scale"), ({"bias": 0}, "weight")):
+        with pytest.raises(ValueError, match=name):
+            load_state(network, other)
+
+
 def test_generator_resumes_from_its_state() -> None:
     draws = torch.Generator().manual_seed(1)
     torch.rand(10, generator=draws)

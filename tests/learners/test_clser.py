@@ -18,6 +18,7 @@ from perdure.learners import CLSER, MeanER
 from perdure.memory import EpisodicMemory
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.state import as_bytes
 from perdure.training import fit
 
 CLASSES = 4
@@ -491,6 +492,17 @@ def test_memory_that_lags_behind_is_reported_once(buffer_size: int) -> None:
         for inputs, labels in learnable(300):
             learner.observe(inputs, labels)
     assert ["stable_window" in str(warning.message) for warning in found] == [True]
+
+
+def test_a_warning_that_is_an_error_undoes_the_step() -> None:
+    learner = CLSER(nn.Linear(8, 4), buffer_size=100, stable_window=None, stable_rate=0.02)
+    batches = learnable(64)
+    for inputs, labels in batches[:-1]:
+        learner.observe(inputs, labels)
+    before = as_bytes(learner.state_dict(), {})
+    with pytest.raises(UserWarning, match="stable_window"):
+        learner.observe(*batches[-1])
+    assert as_bytes(learner.state_dict(), {}) == before
 
 
 def test_lag_on_the_newest_stored_samples_counts() -> None:

@@ -189,6 +189,15 @@ def test_nonfinite_loss_of_the_second_step_is_detected() -> None:
     assert int(learner.nonfinite_step) == int(learner.steps) == 2
 
 
+def test_losses_of_both_optimizer_steps_are_counted() -> None:
+    learner = FDR(nn.Linear(4, CLASSES).double(), buffer_size=5, lr=1e-9)
+    learner.observe(*task(0)[:2])
+    first = learner.metrics()["loss"]
+    learner.end_task(task(0))
+    learner.observe(*task(0)[:2])  # the network still has the outputs that are stored
+    assert learner.metrics()["loss"] == pytest.approx(first, rel=1e-3)
+
+
 def test_end_task_does_not_use_global_randomness() -> None:
     stored = []
     for outside in (0, 1):

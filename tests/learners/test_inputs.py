@@ -157,6 +157,11 @@ def test_inference_tensors_are_learned() -> None:
     ER(linear(), buffer_size=4).observe(inputs, LABELS[:6])
 
 
+def test_a_scalar_among_the_inputs_is_refused() -> None:
+    with pytest.raises(ValueError, match="scalar"):
+        ER(Text(), buffer_size=6).observe({**ENCODING, "scale": torch.tensor(1.0)}, LABELS)
+
+
 def test_padding_must_not_change() -> None:
     learner = ER(Text(), buffer_size=6)
     learner.observe(ENCODING, LABELS)

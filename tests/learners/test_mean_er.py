@@ -140,7 +140,10 @@ def test_mean_predicts() -> None:
     assert not torch.allclose(expected, learner.network(inputs).softmax(1), atol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "value"), [("decay", 1.0), ("rate", 0.0), ("rate", 2.0)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("decay", 1.0), ("rate", 0.0), ("rate", 2.0), ("window", 0.0), ("consistency_weight", -1.0)],
+)
 def test_invalid_arguments_are_rejected(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=f"mean {name} is {value}"):
+    with pytest.raises(ValueError, match=f"{name} is {value}"):
         MeanER(nn.Linear(3, 2), buffer_size=4, **{name: value})  # type: ignore[arg-type]

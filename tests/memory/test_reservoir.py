@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from torch import Tensor
 
-from perdure.memory import Reservoir
+from perdure.memory import Reservoir, TaskBuffer
 from perdure.randomness import generator
 from perdure.records import Samples
 
@@ -317,6 +317,23 @@ def test_inconsistent_state_is_rejected() -> None:
         Reservoir(6).load_state_dict({**state, "filled": 5})
     with pytest.raises(ValueError, match="claims 6 samples but contains 0"):
         Reservoir(6).load_state_dict({**state, "stored": {}})
+
+
+@pytest.mark.parametrize("inputs", [torch.ones(2, 2).double(), torch.ones(2, 3)])
+def test_samples_unlike_the_stored_ones_are_rejected(inputs: Tensor) -> None:
+    memory = grown(6, 3)
+    with pytest.raises(ValueError, match="the memory stores"):
+        memory.add(Samples(inputs, torch.arange(2)))
+    assert labels(memory) == [0, 1, 2]
+
+
+def test_groups_must_add_up() -> None:
+    memory = TaskBuffer(4, tasks=2)
+    memory.add(samples(0, 5))
+    state = memory.state_dict()
+    TaskBuffer(4, tasks=2).load_state_dict(state)
+    with pytest.raises(ValueError, match="add up"):
+        TaskBuffer(4, tasks=2).load_state_dict({**state, "counts": [1]})
 
 
 @pytest.mark.parametrize(

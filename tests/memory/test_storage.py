@@ -163,6 +163,8 @@ def test_unsuitable_places_are_refused(tmp_path: Path) -> None:
         ER(nn.Linear(6, 3), buffer_size=10, memory_device="cuda")
     with pytest.raises(ValueError, match="memory_device is 'cuda'"):
         ER(nn.Linear(6, 3), buffer_size=10, memory_device="cuda", memory_folder=tmp_path)
+    with pytest.raises(ValueError, match="a file is not on a device"):
+        Storage("cuda", tmp_path)
 
 
 def test_a_full_disk_is_reported_and_changes_nothing(
