@@ -47,6 +47,7 @@ NOT_HYPERPARAMETERS = frozenset(
 DEFAULT_BUFFER_SIZE = 500
 """Samples that a memory holds; a budget in bytes uses the hyperparameters for this size."""
 MAX_SEEDS = 10_000
+MAX_SEED = 2**62
 MAX_NUMBER = 1e38
 """Largest hyperparameter: about the largest number in single precision."""
 PER_RUN = "per-run"
@@ -515,6 +516,8 @@ def parse_seeds(text: str) -> list[int]:
         raise ValueError(f"--seeds is {text!r}; expected 3, or 0,4,7, or 0:10 (10 excluded)")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"--seeds {text} names a seed twice")
+    if max(seeds) > MAX_SEED:
+        raise ValueError(f"--seeds {text} names a seed above {MAX_SEED}")
     return seeds
 
 

@@ -79,6 +79,8 @@ CASES = {
     # seeds
     "run --seeds 5:2": "--seeds 5:2 is empty",
     "run --seeds 1,1": "--seeds 1,1 names a seed twice",
+    "run --seeds 4611686018427387905": "names a seed above 4611686018427387904",
+    "run --method er --buffer-size 1099511627777": "buffer_size is 1099511627777",
     "run --seeds -1": "--seeds is '-1'",
     "run --seeds ''": "--seeds is ''",
     "run --seeds a:b": "--seeds is 'a:b'",

@@ -88,7 +88,7 @@ def analyze(options: AnalyzeOptions) -> int:
                     device=device,
                     trust_code=options.trust_code,
                 )
-            except ValueError as error:
+            except (ValueError, OSError) as error:
                 failed[name] = str(error).removeprefix(name).lstrip(": ")
                 print_status(f"failed: {name}: {failed[name]}")
                 continue

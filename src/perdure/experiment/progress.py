@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -205,7 +205,8 @@ def run_jobs(
     with _View(progress, quiet=quiet, by_task=by_task) as view:
 
         def handle(event: Event) -> None:
-            view.show(event)
+            with suppress(OSError):  # the terminal is gone, or the disk of the log is full
+                view.show(event)
             on_event(event)
 
         while progress.current:
