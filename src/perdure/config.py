@@ -124,7 +124,7 @@ class RunConfig:
     prequential_window: int = _setting("execution", default=WINDOW)
     initial_evaluation: bool = _setting("execution", default=False)
     data_root: str | None = _setting("remark", default=None)
-    memory_device: str | None = _setting("remark", default=None)
+    memory_device: Literal["cpu"] | None = _setting("remark", default=None)
     memory_folder: str | None = _setting("remark", default=None)
     notes: tuple[str, ...] = _setting("remark", default=())
 
@@ -139,6 +139,8 @@ class RunConfig:
                 raise ValueError(f"{text}; expected a number of at most {MAX_NUMBER:g}")
             if value < counts.get(name, value):
                 raise ValueError(f"{name} is {value}; expected {counts[name]} or more")
+        if isinstance(self.stream_seed, str) and self.stream_seed not in (PER_RUN, PUBLISHED):
+            raise ValueError(f"stream_seed is {self.stream_seed!r}")
         if missing := LOOP_HYPERPARAMETERS.keys() - self.hyperparameters.keys():
             raise ValueError(f"hyperparameters lack {', '.join(sorted(missing))}")
 

@@ -156,6 +156,8 @@ ODD = {
     "huge number": b'{"hyperparameters": {"lr": 1e39, "batch": 1, "epochs": 1}',
     "infinite number": b'{"hyperparameters": {"lr": 1e999, "batch": 1, "epochs": 1}',
     "unknown precision": b'{"precision": "fp8"',
+    "unknown device": b'{"memory_device": "none:x"',
+    "unknown stream seed": b'{"stream_seed": "x"',
     "lone surrogate": b'{"network": "\\ud800:net"',
     "no batch": b'{"hyperparameters": {}',
     "text that is not UTF-8": b'{"network": "\xff"',

@@ -161,7 +161,7 @@ def resolve(
         prequential_window=WINDOW if prequential_window is None else prequential_window,
         initial_evaluation=initial_evaluation and device == "cpu",
         data_root=None if data_root is None else str(data_root),
-        **{name: None if value is None else str(value) for name, value in kept.items()},
+        **{n: None if value is None else cast(Any, str(value)) for n, value in kept.items()},
         notes=tuple(notes),
     )
     if config.stream_seed == PUBLISHED:

@@ -53,6 +53,7 @@ class DERPP(Learner):
     _changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
+    stores_logits = True
 
     def __init__(
         self,

@@ -55,6 +55,7 @@ class FDR(Learner):
     needs_boundaries = True
     memory: BalancedTaskBuffer
     default_lr = 0.03
+    stores_logits = True
 
     def __init__(
         self,

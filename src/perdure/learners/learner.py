@@ -102,6 +102,8 @@ class Learner(Undoable, ABC):
     """Whether `end_task` must be called when a task ends."""
     replays_with_batch = False
     """Whether new and replayed samples pass through the network as one batch."""
+    stores_logits = False
+    """Whether the memory stores every sample with the logits of the network."""
     capturable = True
     """Whether `step` can run inside a CUDA graph."""
     memory: EpisodicMemory | None = None
@@ -237,7 +239,7 @@ class Learner(Undoable, ABC):
         if progress:
             self.check_progress()
 
-    def _undo_on_failure(self, change: Callable[[], None], *, may_postpone: bool = False) -> None:
+    def _undo_on_failure(self, change: Callable[[], object], *, may_postpone: bool = False) -> None:
         """Change the learner, with its own random state; after an exception it is as before."""
         if self._snapshot.taken:  # inside another change
             change()
@@ -310,7 +312,9 @@ class Learner(Undoable, ABC):
             raise ValueError(f"classes is {classes!r}; expected a whole number, {now} or more")
         if classes > now:
             outputs = None if self._input_spec is None else self._input_spec.classes
-            grow_heads(self, classes, outputs, *self._examples)
+            grow = partial(grow_heads, self, classes, outputs, *self._examples)
+            with _global_generators:
+                self._undo_on_failure(grow)
 
     def growth_for(self, labels: Tensor) -> int | None:
         """Return the number of outputs that a batch requires, if the learner must grow for it.
@@ -668,13 +672,14 @@ class Learner(Undoable, ABC):
                 f"the state has the parts {sorted(state)}; {type(self).__name__} has "
                 f"{sorted(before)}"
             )
-        undo = None
+        undo, gradients = None, torch.is_grad_enabled()
         try:
             check_optimizer_state(self.optimizer, self._first_settings, state["optimizer"])
             undo = grow_to_fit(self, state)
             self._load(state)
             check_loaded(self, state)
         except BaseException as error:
+            torch.set_grad_enabled(gradients)  # an interrupted `no_grad` leaves them disabled
             if undo is not None:
                 undo()
             self._load(before)
