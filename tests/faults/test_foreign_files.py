@@ -193,6 +193,14 @@ def test_odd_run_folders_are_listed_and_the_others_reported(tmp_path: Path) -> N
     assert all(f"runs/{name}" in page for name in ODD)
 
 
+def test_names_control_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "runs" / "\x1b[2J"
+    shutil.copytree(small.make(small.settings("sgd", max_steps=10), tmp_path / "made").path, folder)
+    forge(folder, network="\x1b]0;title\x07:x")
+    assert main(["analyze", str(tmp_path / "runs")]) == 1
+    assert "\x1b" not in "".join(capsys.readouterr())
+
+
 def test_numbers_beyond_single_precision_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

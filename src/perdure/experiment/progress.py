@@ -18,6 +18,7 @@ from rich.text import Text
 from perdure.experiment.plan import Plan, PlannedSetting, Speeds
 from perdure.experiment.pool import Event, OnEvent
 from perdure.experiment.run import Job
+from perdure.results.records import printable
 from perdure.training.loop import Progress
 
 LOG_SECONDS = 30.0
@@ -27,8 +28,8 @@ Backend = Callable[[Sequence[Job], OnEvent], None]
 
 
 def print_status(message: str) -> None:
-    """Print a line to stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Print a line to stderr, without control characters that a name may contain."""
+    print(printable(message), file=sys.stderr, flush=True)
 
 
 def clock_time(seconds: float) -> str:
