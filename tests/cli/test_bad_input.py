@@ -68,6 +68,7 @@ CASES = {
     "reproduce --max-steps x": "'x' is not a whole number",
     "tune --restart": "see `perdure tune --help`",
     "data verify --data nowhere": "nowhere",
+    "analyze --sigmas 0,1e39": "sigmas are 0, 1e+39",
     # names
     "run s-mnits": "'s-mnits'; choose from s-mnist, r-mnist",
     "run ''": "unknown stream ''",

@@ -99,6 +99,16 @@ def flip(data: bytes) -> bytes:
     return data[:1000] + bytes([data[1000] ^ 4]) + data[1001:]
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_pipes_in_the_cache_are_not_read(tmp_path: Path, cache: Path) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    counted.load()
+    for path in [*(cache / "decoded/sources").iterdir(), *cached(cache).values()]:
+        path.unlink()
+        os.mkfifo(path)
+    assert counted.load() == 2
+
+
 @pytest.mark.parametrize("damage", [cut, grow, reshape, empty, flip, None])
 def test_a_damaged_copy_is_rebuilt(
     damage: Callable[[bytes], bytes] | None, tmp_path: Path, cache: Path

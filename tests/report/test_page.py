@@ -105,7 +105,7 @@ def test_names_contain_no_control_characters_and_no_optional_arguments(tmp_path:
     (folder / "config.json").write_text(json.dumps(config))
     report = compose(collect([tmp_path]), "\x1b[2J")
     for form in ("html", "md", "tex"):
-        text = render(report, form)  # type: ignore[arg-type]
+        text = render(report, form)
         assert not set(text) & {chr(code) for code in (0, 7, 27)}
     lines = render(report, "tex").splitlines()
     assert any(line.startswith("{[}1cm]:") for line in lines)  # else a length after the last row
