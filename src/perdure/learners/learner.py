@@ -67,12 +67,26 @@ def serialised(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L
     return execute
 
 
+def exclusive(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L, P], T]:
+    """Decorate a method that also uses torch's global generators, of which a process has one set.
+
+    The generators come first: a network may call another learner, which waits for its lock.
+    """
+
+    @wraps(method)
+    def execute(self: L, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with _global_generators, self._lock:
+            return method(self, *args, **kwargs)
+
+    return execute
+
+
 def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Samples], None]:
     """Decorate `end_task`: all or nothing, in one thread at a time."""
 
     @wraps(method)
     def execute(self: L, samples: Samples) -> None:
-        with self._lock, _global_generators:
+        with _global_generators, self._lock:
             self._undo_on_failure(partial(method, self, samples))
 
     return execute
@@ -216,7 +230,7 @@ class Learner(Undoable, ABC):
         Raises:
             ValueError: If the batch does not fit the network, or its loss is infinite or NaN.
         """
-        with self._lock, _global_generators:
+        with _global_generators, self._lock:
             number = self._observed + 1
             checks = number >= 16 and number.bit_count() == 1
             # Not for a subclass, whose step may read the weights after it has changed them.
@@ -293,7 +307,7 @@ class Learner(Undoable, ABC):
         """
         del samples
 
-    @serialised
+    @exclusive
     def grow(self, classes: int) -> None:
         """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
 
@@ -313,8 +327,7 @@ class Learner(Undoable, ABC):
         if classes > now:
             outputs = None if self._input_spec is None else self._input_spec.classes
             grow = partial(grow_heads, self, classes, outputs, *self._examples)
-            with _global_generators:
-                self._undo_on_failure(grow)
+            self._undo_on_failure(grow)
 
     def growth_for(self, labels: Tensor) -> int | None:
         """Return the number of outputs that a batch requires, if the learner must grow for it.
@@ -433,7 +446,7 @@ class Learner(Undoable, ABC):
         Args:
             swap: Whether to replace the generators: not necessary if nothing draws from them.
         """
-        with self._lock, _global_generators:
+        with _global_generators, self._lock:
             if not swap:
                 yield
                 return
@@ -538,16 +551,15 @@ class Learner(Undoable, ABC):
         """
         return self._scores(inputs).float().softmax(dim=1)
 
-    @serialised
+    @exclusive
     def _scores(self, inputs: Inputs) -> Tensor:
         inputs = read_inputs(inputs, self._dtype)
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
-        with _global_generators:  # a network may draw even in evaluation mode
-            return next(iter(self.predictors().values()))(self._on_device(inputs))
+        return next(iter(self.predictors().values()))(self._on_device(inputs))
 
-    @serialised
+    @exclusive
     def export(self, path: str | Path, example: Inputs) -> None:
         """Write the network that answers `predict`, with its normalisation, for serving.
 
@@ -655,7 +667,7 @@ class Learner(Undoable, ABC):
             "growth": {"added": self.grown, "seed": self._seed},
         }
 
-    @serialised
+    @exclusive
     def load_state_dict(self, state: State) -> None:
         """Restore a state.
 
