@@ -46,6 +46,7 @@ NOT_HYPERPARAMETERS = frozenset(
 DEFAULT_BUFFER_SIZE = 500
 """Samples that a memory holds; a budget in bytes uses the hyperparameters for this size."""
 MAX_SEEDS = 10_000
+MAX_SEED = 2**62
 MAX_NUMBER = 1e38
 """Largest hyperparameter: about the largest number in single precision."""
 PER_RUN = "per-run"
@@ -122,7 +123,7 @@ class RunConfig:
     prequential_window: int = _setting("execution", default=WINDOW)
     initial_evaluation: bool = _setting("execution", default=False)
     data_root: str | None = _setting("remark", default=None)
-    memory_device: str | None = _setting("remark", default=None)
+    memory_device: Literal["cpu"] | None = _setting("remark", default=None)
     memory_folder: str | None = _setting("remark", default=None)
     notes: tuple[str, ...] = _setting("remark", default=())
 
@@ -137,6 +138,8 @@ class RunConfig:
                 raise ValueError(f"{text}; expected a number of at most {MAX_NUMBER:g}")
             if value < counts.get(name, value):
                 raise ValueError(f"{name} is {value}; expected {counts[name]} or more")
+        if isinstance(self.stream_seed, str) and self.stream_seed not in (PER_RUN, PUBLISHED):
+            raise ValueError(f"stream_seed is {self.stream_seed!r}")
         if missing := LOOP_HYPERPARAMETERS.keys() - self.hyperparameters.keys():
             raise ValueError(f"hyperparameters lack {', '.join(sorted(missing))}")
 
@@ -506,6 +509,8 @@ def parse_seeds(text: str) -> list[int]:
         raise ValueError(f"--seeds is {text!r}; expected 3, or 0,4,7, or 0:10 (10 excluded)")
     if len(set(seeds)) < len(seeds):
         raise ValueError(f"--seeds {text} names a seed twice")
+    if max(seeds) > MAX_SEED:
+        raise ValueError(f"--seeds {text} names a seed above {MAX_SEED}")
     return seeds
 
 

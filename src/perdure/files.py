@@ -37,10 +37,13 @@ class DamagedError(ValueError):
 def write_atomic(path: Path, content: bytes | Callable[[IO[bytes]], object]) -> None:
     """Write a file in one rename: readers see the old content or the new, never a part.
 
-    `content` may be a function that writes to the open file.
+    `content` may be a function that writes to the open file. A symbolic link is replaced, a pipe or
+    a device is not.
     """
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
     with naming_errors(path):
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise OSError(errno.EINVAL, "not a regular file")
         try:
             with open(temporary, "xb") as file:
                 content(file) if callable(content) else file.write(content)

@@ -68,6 +68,7 @@ CASES = {
     "reproduce --max-steps x": "'x' is not a whole number",
     "tune --restart": "see `perdure tune --help`",
     "data verify --data nowhere": "nowhere",
+    "analyze --sigmas 0,1e39": "sigmas are 0, 1e+39",
     # names
     "run s-mnits": "'s-mnits'; choose from s-mnist, r-mnist",
     "run ''": "unknown stream ''",
@@ -79,6 +80,8 @@ CASES = {
     # seeds
     "run --seeds 5:2": "--seeds 5:2 is empty",
     "run --seeds 1,1": "--seeds 1,1 names a seed twice",
+    "run --seeds 4611686018427387905": "names a seed above 4611686018427387904",
+    "run --method er --buffer-size 1099511627777": "buffer_size is 1099511627777",
     "run --seeds -1": "--seeds is '-1'",
     "run --seeds ''": "--seeds is ''",
     "run --seeds a:b": "--seeds is 'a:b'",

@@ -260,7 +260,7 @@ def on_terminal(argv: list[str], seconds: float) -> tuple[int, str]:
 def test_on_a_terminal_there_is_a_progress_display() -> None:
     # All five tasks, so that even a fast machine shows several of the updates, four per second.
     flags = ["--method", "sgd", "--dataset", "mnist5k"]
-    status, text = on_terminal([*COMMAND, "run", *flags], 120)
+    status, text = on_terminal([*COMMAND, "run", *flags], 400)
     assert status == 0
     bar = r"seed 0 +[━╸╺ ]+ *task \d/5, epoch \d+/15 +\d+ steps/s +\d+:\d\d left"
     bars = set(re.findall(bar, text))
@@ -299,13 +299,13 @@ def test_seeds_that_did_not_fail_are_summarised(call: Call, here: Path) -> None:
 def interrupt(run: subprocess.Popen[str], *, when: Callable[[], bool]) -> tuple[str, str]:
     """Press Ctrl-C once it is time; what the process has written by its end."""
     try:
-        deadline = time.monotonic() + 90
+        deadline = time.monotonic() + 180
         while not when():
             assert time.monotonic() < deadline
             assert run.poll() is None
             time.sleep(0.02)
         run.send_signal(signal.SIGINT)
-        return run.communicate(timeout=30)
+        return run.communicate(timeout=180)
     finally:
         run.kill()
         run.wait()

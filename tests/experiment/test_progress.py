@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import re
 from collections.abc import Sequence
@@ -303,3 +304,22 @@ def test_a_traceback_is_shown_once_per_job_and_place(
     assert shown.count("Traceback") == 3
     assert shown.count(TRACE.format(line=7, attempt=0)) == 2
     assert shown.count(TRACE.format(line=8, attempt=2)) == 1
+
+
+def test_a_terminal_that_is_gone_does_not_stop_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(message: str) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("perdure.experiment.progress.print_status", fail)
+    state, heard = grid(tmp_path, Clock()), list[str]()
+
+    def execute(jobs: Sequence[Job], on_event: OnEvent) -> None:
+        for number in range(len(jobs)):
+            on_event(Event(number, "started"))
+            on_event(Event(number, "failed", failure=Failure("no reason")))
+
+    run_jobs(state, execute, on_event=lambda event: heard.append(event.kind))
+    assert heard == ["started", "failed"] * 3
+    assert state.count("failed") == 3

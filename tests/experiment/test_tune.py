@@ -72,6 +72,25 @@ def test_a_torn_last_line_of_the_journal_is_dropped(tmp_path: Path) -> None:
     assert found(run(whole, 2))[:1] == before
 
 
+def test_a_journal_is_not_written_through_a_link(tmp_path: Path) -> None:
+    whole = search(tmp_path)
+    Path(whole.storage).symlink_to(tmp_path / "notes")
+    with pytest.raises(ValueError, match="symbolic link"):
+        open_study(whole)
+    assert not (tmp_path / "notes").exists()
+    (tmp_path / "notes").write_text("of the user, without an end of the line")
+    with pytest.raises(ValueError, match="symbolic link"):
+        open_study(whole)
+    assert (tmp_path / "notes").read_text() == "of the user, without an end of the line"
+
+
+def test_a_trial_of_an_impossible_process_is_lost(tmp_path: Path) -> None:
+    study = open_study(search(tmp_path))
+    study.ask().set_user_attr("process", f"{platform.node()} {10**17}:1")
+    studies.discard_lost_trials(study)
+    assert not read_trials(study)
+
+
 # -- what is tried --------------------------------------------------------------------------
 
 

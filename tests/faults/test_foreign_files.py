@@ -126,8 +126,29 @@ def test_pipes_devices_and_huge_files_are_not_read(tmp_path: Path) -> None:
             read_file(tmp_path / name)
     with pytest.raises(OSError, match="pipe"):
         append_line(tmp_path / "pipe", "line")
-    write_atomic(tmp_path / "pipe", b"replaces the pipe")
-    assert (tmp_path / "pipe").read_bytes() == b"replaces the pipe"
+
+
+@pytest.mark.parametrize("name", ["pipe", "link to a device"])
+def test_pipes_and_devices_are_not_replaced(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link to a device").symlink_to(os.devnull)
+    with pytest.raises(OSError, match=f"{name}.*|not a regular file"):
+        write_atomic(tmp_path / name, b"content")
+    assert {path.name for path in tmp_path.iterdir()} == {"pipe", "link to a device"}
+    assert not (tmp_path / name).is_file()
+
+
+def test_an_analysis_that_cannot_be_written_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = small.make(small.settings("sgd", max_steps=10), tmp_path / "made").path
+    for name in ("a", "b"):
+        shutil.copytree(good, tmp_path / "runs" / name)
+    forge(tmp_path / "runs/b", seed=1)
+    (tmp_path / "runs/a/analysis.json").mkdir()
+    assert main(["analyze", str(tmp_path / "runs"), "--samples", "10", "--draws", "1"]) == 1
+    assert "analysis.json" in capsys.readouterr().err
+    assert (tmp_path / "runs/b/analysis.json").is_file()
 
 
 ODD = {
@@ -135,6 +156,8 @@ ODD = {
     "huge number": b'{"hyperparameters": {"lr": 1e39, "batch": 1, "epochs": 1}',
     "infinite number": b'{"hyperparameters": {"lr": 1e999, "batch": 1, "epochs": 1}',
     "unknown precision": b'{"precision": "fp8"',
+    "unknown device": b'{"memory_device": "none:x"',
+    "unknown stream seed": b'{"stream_seed": "x"',
     "lone surrogate": b'{"network": "\\ud800:net"',
     "no batch": b'{"hyperparameters": {}',
     "text that is not UTF-8": b'{"network": "\xff"',
@@ -168,6 +191,14 @@ def test_odd_run_folders_are_listed_and_the_others_reported(tmp_path: Path) -> N
     assert main(["report", str(runs), "-o", str(out), "--quiet"]) == 0
     page = out.read_text()
     assert all(f"runs/{name}" in page for name in ODD)
+
+
+def test_names_control_no_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "runs" / "\x1b[2J"
+    shutil.copytree(small.make(small.settings("sgd", max_steps=10), tmp_path / "made").path, folder)
+    forge(folder, network="\x1b]0;title\x07:x")
+    assert main(["analyze", str(tmp_path / "runs")]) == 1
+    assert "\x1b" not in "".join(capsys.readouterr())
 
 
 def test_numbers_beyond_single_precision_are_refused(

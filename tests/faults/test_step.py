@@ -290,3 +290,45 @@ def test_faults_with_other_options(method: str, options: dict[str, bool], count:
     grow = options.get("grow", False)
     for inject, stride in ((Calls, 17), (Operations, 1)):
         count("faults inside a step", check(partial(make, method, **options), inject, stride, grow))
+
+
+class Interrupts(Calls):
+    """Raises a fault where Python handles signals: as a function starts, or after one in C."""
+
+    def _trace(self, frame: FrameType, event: str, argument: Any) -> None:
+        self.events += 1
+        due = self.events > self.after and not self.raised
+        if due and event in ("call", "c_return") and frame.f_code.co_filename != __file__:
+            self.raised = True
+            raise Fault
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize(("what", "stride"), [("predict", 1), ("grow", 10)])
+def test_an_interruption_leaves_every_mode_as_it_was(what: str, stride: int, count: Count) -> None:
+    def act(learner: Learner) -> None:
+        learner.predict(batch.inputs) if what == "predict" else learner.grow(5)
+
+    batch, learner = batches(False)[0], make("er")
+    learner.observe(*batch[:2])
+    backup, done = copy.deepcopy(learner), copy.deepcopy(learner)
+    act(done)
+    before, after, kept = state(learner), state(done), list[Fault]()
+    fault = Interrupts(0)
+    while True:
+        try:
+            with fault:
+                act(learner)
+        except Fault as error:
+            kept.append(error)  # as a notebook does: its frames and all they refer to stay alive
+            assert torch.is_grad_enabled()
+            if (found := state(learner)) != before:
+                assert found == after
+                learner = copy.deepcopy(backup)
+        else:
+            if not fault.raised:
+                break
+            learner = copy.deepcopy(backup)  # a library, or a finalizer, has handled the fault
+        fault = Interrupts(fault.events - 1 + stride)
+    assert len(kept) > 50
+    count("interrupted predictions and growths", len(kept))

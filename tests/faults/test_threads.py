@@ -83,6 +83,8 @@ def two_learners(steps: int) -> None:
         for number in range(steps):
             learner.observe(*batch(number))
             learner.predict(batch(number)[0])
+            if number % 5 == 0:
+                learner.load_state_dict(learner.state_dict())
 
     for learner in alone:
         train(learner)
@@ -101,13 +103,16 @@ def one_learner(seconds: float, folder: Path) -> int:
     end = time.monotonic() + seconds
     observed = [1, 0, 0]
 
+    def going() -> bool:
+        return time.monotonic() < end or sum(observed) <= 10  # on a busy machine
+
     def train(thread: int) -> None:
-        while time.monotonic() < end:
+        while going():
             learner.observe(*batch(observed[thread]))
             observed[thread] += 1
 
     def predict() -> None:
-        while time.monotonic() < end:
+        while going():
             assert learner.predict(batch(1)[0]).shape == (5,)
             assert torch.isfinite(learner.predict_proba(batch(2)[0])).all()
             learner.metrics()
@@ -115,7 +120,7 @@ def one_learner(seconds: float, folder: Path) -> int:
     def save() -> None:
         path = folder / "learner.safetensors"
         other = ER(OnlyTraining(), buffer_size=20, memory_batch=5, grow=True)
-        while time.monotonic() < end:
+        while going():
             learner.save(path)
             other.load(path)
             # One consistent moment: samples seen, steps and generators agree.
@@ -135,6 +140,28 @@ def one_learner(seconds: float, folder: Path) -> int:
 
 def test_learners_in_threads_do_not_disturb_each_other() -> None:
     two_learners(20)
+
+
+def test_a_learner_may_ask_another_that_trains() -> None:
+    teacher = make("er", 0)
+    teacher.observe(*batch(0))
+
+    def ask(inputs: Tensor) -> Tensor:
+        return inputs + teacher.predict(inputs)[:, None]
+
+    pupil = ER(network(), buffer_size=20, normalise=ask)
+    learners = (teacher, pupil)
+    threads = [threading.Thread(target=_train, args=(each,), daemon=True) for each in learners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert [int(learner.steps) for learner in (teacher, pupil)] == [301, 300]
+
+
+def _train(learner: Learner) -> None:
+    for number in range(300):
+        learner.observe(*batch(number))
 
 
 def test_threads_share_a_learner(tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ def change(state: State, name: str, how: Callable[[Tensor], Tensor]) -> None:
     stored[name] = how(stored[name])
 
 
+def add_class(state: State, label: int) -> None:
+    fill(state["memory"]["stored"]["labels"], label)
+    state["input_spec"]["classes"] = label + 1
+
+
 IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "a weight that is infinite": lambda s: fill(s["network"]["weight"], math.inf),
     "a weight of a memory that is NaN": lambda s: fill(s["stable"]["network"]["bias"], math.nan),
@@ -43,6 +48,14 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "stored inputs of another type": lambda s: change(s, "inputs", Tensor.double),
     "stored inputs of another shape": lambda s: change(s, "inputs", lambda x: x[:, :2]),
     "labels that are not integers": lambda s: change(s, "labels", Tensor.float),
+    "labels of another type": lambda s: change(s, "labels", Tensor.int),
+    "labels in two dimensions": lambda s: change(s, "labels", lambda y: y[:, None]),
+    "a label beyond the network's outputs": lambda s: add_class(s, 500),
+    "more classes than can be counted": lambda s: s["input_spec"].update(classes=10**30),
+    "a smallest batch of many": lambda s: s["input_spec"].update(smallest_batch=10**9),
+    "inputs described by a word": lambda s: s["input_spec"].update(layout="x"),
+    "a finite loss of fewer finite steps": lambda s: fill(s["steps"], 10**9),
+    "a loss that is NaN in finite steps": lambda s: fill(s["totals"]["loss"], math.nan),
     "fewer samples seen than stored": lambda s: fill(s["memory"]["seen"], 2),
     "negative steps": lambda s: fill(s["steps"], -7),
     "more finite steps than steps": lambda s: fill(s["finite_steps"], 100),
@@ -154,6 +167,27 @@ def test_impossible_logits_are_refused(how: Callable[[Tensor], Tensor]) -> None:
     with pytest.raises(ValueError, match="logits"):
         fresh.load_state_dict(state)
     assert as_bytes(fresh.state_dict(), {}) == before
+
+
+def test_missing_logits_are_refused() -> None:
+    trained = learner(DERPP)
+    trained.observe(INPUTS, LABELS)
+    state = trained.state_dict()
+    del state["memory"]["stored"]["logits"]
+    with pytest.raises(ValueError, match="no logits"):
+        learner(DERPP).load_state_dict(state)
+
+
+def test_checking_a_state_draws_no_random_numbers() -> None:
+    class Noisy(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return super().forward(input) + torch.randn(())
+
+    trained = ER(Noisy(4, 3), buffer_size=5)
+    trained.observe(INPUTS, LABELS)
+    before = torch.default_generator.get_state()
+    trained.load_state_dict(trained.state_dict())
+    assert torch.equal(torch.default_generator.get_state(), before)
 
 
 def test_inputs_may_be_dicts_in_any_order() -> None:

@@ -98,6 +98,20 @@ def test_the_main_results_are_in_every_format(report: Report, html: str) -> None
         assert words in render(report, "tex")
 
 
+def test_names_contain_no_control_characters_and_no_optional_arguments(tmp_path: Path) -> None:
+    folder = made.make_run(tmp_path)
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"stream": "my:\x1b]0;title\x07", "method": "[1cm]:\x00", "dataset": None}
+    (folder / "config.json").write_text(json.dumps(config))
+    report = compose(collect([tmp_path]), "\x1b[2J")
+    for form in ("html", "md", "tex"):
+        text = render(report, form)
+        assert not set(text) & {chr(code) for code in (0, 7, 27)}
+    lines = render(report, "tex").splitlines()
+    assert any(line.startswith("{[}1cm]:") for line in lines)  # else a length after the last row
+    assert not any(line.startswith("[") for line in lines)
+
+
 def test_names_and_values_from_users_are_escaped(tmp_path: Path) -> None:
     folder = made.make_run(tmp_path)
     config = json.loads((folder / "config.json").read_text())

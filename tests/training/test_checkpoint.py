@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import torch
 
-from perdure import ER, Samples, Stream, from_batches
+from perdure import ER, Samples, Stream, files, from_batches
 from perdure.data import load
 from perdure.files import read_manifest, to_json_bytes, write_manifest
 from perdure.results import RunFolder
@@ -373,15 +373,16 @@ def test_a_jumping_clock_has_no_effect(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "time", lambda: next(jumps))
     saved = checkpointer(tmp_path, interval=0.02)
     (run,) = runs_of("sgd", "split")
+
+    def wait() -> int:
+        saved.wait()
+        time.sleep(0.03)
+        return 0
+
     with saved:
-        train([run], callbacks=[saved], stop=lambda: pause(0.01))
-    assert 0 < saved.seconds < 60
+        train([run], callbacks=[saved], stop=wait)
+    assert 0 < saved.seconds < 600
     assert store(tmp_path).numbers()[0] >= 6
-
-
-def pause(seconds: float) -> int:
-    time.sleep(seconds)
-    return 0
 
 
 # -- damaged checkpoints --------------------------------------------------------------------
@@ -423,6 +424,30 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
         assert record.getMessage().startswith(f"seed 3: {path} ")
         assert record.getMessage().endswith("; trying the previous checkpoint")
     assert two.numbers() == [1]  # the damaged one is removed
+
+
+IMPOSSIBLE: dict[str, list[Any]] = {
+    "step": [math.inf, -5],
+    "seconds": [math.inf, math.nan],
+    "resumed": [[math.inf], [-1]],
+    "events": [{}, *({"bytes": size, "sha256": ""} for size in (None, -1, 10**17, math.inf))],
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_the_checkpoint_before_an_impossible_one_is_used(two: CheckpointStore, name: str) -> None:
+    manifest = read_manifest(two.path / "2.json")
+    state = (two.path / "2.safetensors").read_bytes()
+    for value in IMPOSSIBLE[name]:
+        (two.path / "2.safetensors").write_bytes(state)
+        write_json_with_seal(two.path / "2.json", {**manifest, name: value})
+        assert two.latest_step() is not None
+        assert resumed_step(two) == 5
+
+
+def write_json_with_seal(path: Path, content: dict[str, Any]) -> None:
+    """As `write_manifest`, also with infinite numbers."""
+    path.write_text(json.dumps({**content, "seal": files._seal(content)}))
 
 
 def test_a_run_starts_from_the_beginning_if_all_checkpoints_are_damaged(

@@ -267,6 +267,11 @@ def test_training_ends_after_max_steps(max_steps: int, steps: int, moments: list
     assert record.result()["complete"] == (max_steps >= 16)
 
 
+def test_a_limited_run_may_have_any_number_of_epochs() -> None:
+    (record,) = train([toy.run(epochs=2**62)], max_steps=3)  # counting to it would take too long
+    assert record.steps == 3
+
+
 def test_a_limited_run_equals_the_beginning_of_an_unlimited_one() -> None:
     class Snapshot(Callback):
         def on_step(self, run: Run) -> None:

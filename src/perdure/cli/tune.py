@@ -29,6 +29,7 @@ from perdure.experiment.build import build_run, read_dataset
 from perdure.experiment.progress import print_status
 from perdure.experiment.resolve import check_names
 from perdure.experiment.space import Space, check_space, default_space, fit_to_method, parse_space
+from perdure.files import make_folder
 from perdure.results.table import Spread
 from perdure.results.terminal import show
 
@@ -85,7 +86,7 @@ def tune(options: TuneOptions) -> int:
     search, quiet = _search(options), options.output.quiet
     writable(options.out)
     folder = search.folder(options.out)
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     if not quiet:
         for note in search.config.notes:
             print_status(f"note: {note}")

@@ -22,7 +22,7 @@ import numpy as np
 
 from perdure.data.decode import walk_files
 from perdure.data.spec import Arrays, Layout, Spec
-from perdure.files import write_atomic
+from perdure.files import open_regular, read_bytes, write_atomic
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def get(spec: Spec, key: str | None) -> tuple[Arrays, str] | None:
     if key is None:
         return None
     try:
-        checksum = (folder() / "decoded" / "sources" / key).read_text("ascii")
+        checksum = read_bytes(folder() / "decoded" / "sources" / key).decode("ascii")
         arrays = _verified_arrays(spec, checksum)
     except (OSError, ValueError):
         return None
@@ -113,7 +113,7 @@ def open_arrays(spec: Spec, checksum: str) -> Arrays | None:
         np.lib.format.write_array_header_1_0(buffer, description)
         header, path = buffer.getvalue(), _place(spec, checksum) / f"{field}.npy"
         try:
-            with path.open("rb") as file:
+            with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file:
                 size = os.fstat(file.fileno()).st_size - len(header)
                 if file.read(len(header)) != header or size != math.prod(shape) * dtype.itemsize:
                     return None
@@ -138,7 +138,7 @@ def _verified_arrays(spec: Spec, checksum: str) -> Arrays | None:
     with contextlib.suppress(OSError, ValueError):
         age = time.time_ns() - os.stat(place / "checked").st_mtime_ns
         recent = 0 <= age < _VERIFIED_FOR_NS  # also not in the future, if the clock was wrong
-        if recent and (place / "checked").read_text("ascii") == _stamp(place):
+        if recent and read_bytes(place / "checked").decode("ascii") == _stamp(place):
             return arrays
     if fingerprint(arrays) != checksum:
         _log.warning("the cached copy of %s in %s was modified; decoding again", spec.name, place)

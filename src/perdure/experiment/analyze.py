@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from perdure.config import MAX_NUMBER
 from perdure.evaluation import (
     accuracies_of,
     agreement,
@@ -57,7 +58,7 @@ class AnalysisSettings:
         if self.seed < 0:
             raise ValueError(f"seed is {self.seed}; expected 0 or more")
         ascending = sorted(set(self.sigmas)) == list(self.sigmas)
-        if not self.sigmas or not ascending or not all(0 <= s < float("inf") for s in self.sigmas):
+        if not self.sigmas or not ascending or not all(0 <= s <= MAX_NUMBER for s in self.sigmas):
             listed = ", ".join(f"{sigma:g}" for sigma in self.sigmas)
             raise ValueError(f"sigmas are {listed}; expected ascending numbers from 0")
 

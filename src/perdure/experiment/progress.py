@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
@@ -18,6 +18,7 @@ from rich.text import Text
 from perdure.experiment.plan import Plan, PlannedSetting, Speeds
 from perdure.experiment.pool import Event, OnEvent
 from perdure.experiment.run import Job
+from perdure.results.records import printable
 from perdure.training.loop import Progress
 
 LOG_SECONDS = 30.0
@@ -27,8 +28,8 @@ Backend = Callable[[Sequence[Job], OnEvent], None]
 
 
 def print_status(message: str) -> None:
-    """Print a line to stderr."""
-    print(message, file=sys.stderr, flush=True)
+    """Print a line to stderr, without control characters that a name may contain."""
+    print(printable(message), file=sys.stderr, flush=True)
 
 
 def clock_time(seconds: float) -> str:
@@ -205,7 +206,8 @@ def run_jobs(
     with _View(progress, quiet=quiet, by_task=by_task) as view:
 
         def handle(event: Event) -> None:
-            view.show(event)
+            with suppress(OSError):  # the terminal is gone, or the disk of the log is full
+                view.show(event)
             on_event(event)
 
         while progress.current:

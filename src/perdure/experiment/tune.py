@@ -29,7 +29,7 @@ from perdure.data import Dataset
 from perdure.experiment.build import build_engine, build_run, read_dataset
 from perdure.experiment.pool import Event, Failure, run_tasks
 from perdure.experiment.space import Choice, Range, Space
-from perdure.files import MAX_EVENTS, read_bytes, write_atomic
+from perdure.files import MAX_EVENTS, open_regular, read_bytes, write_atomic
 from perdure.randomness import derive
 from perdure.results.folder import RunFolder
 from perdure.training.loop import TrainingError, train
@@ -188,14 +188,14 @@ def _storage(place: str) -> str | BaseStorage:
 
 def _drop_torn_line(path: Path) -> None:
     """Remove a last line without an end, left when the disk was full or the process was killed."""
-    if not path.exists():
+    if not os.path.lexists(path):
         return
-    with get_lock_file(JournalFileSymlinkLock(str(path))):  # another process may be writing
+    with (
+        get_lock_file(JournalFileSymlinkLock(str(path))),  # another process may be writing
+        os.fdopen(open_regular(path, os.O_RDWR), "r+b") as file,
+    ):
         content = read_bytes(path, MAX_EVENTS)
-        complete = content.rfind(b"\n") + 1
-        if complete < len(content):
-            with open(path, "r+b") as file:
-                file.truncate(complete)
+        file.truncate(content.rfind(b"\n") + 1)
 
 
 def ask(study: optuna.Study, search: Search) -> optuna.Trial:
@@ -259,7 +259,7 @@ def _process(pid: int) -> str | None:
     """
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
+    except (ProcessLookupError, OverflowError):  # too large for an id: not written by us
         return None
     except PermissionError:
         pass

@@ -51,6 +51,7 @@ class DER(ReplayLearner):
     _changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
+    stores_logits = True
 
     def __init__(
         self,

@@ -52,6 +52,7 @@ class FDR(ReplayLearner):
     needs_boundaries = True
     memory: BalancedTaskBuffer
     default_lr = 0.03
+    stores_logits = True
 
     def create_memory(self, buffer_size: int | None, **options: Any) -> BalancedTaskBuffer:
         """Create the memory, and the generator that chooses what it stores."""

@@ -69,12 +69,26 @@ def serialised(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L
     return execute
 
 
+def exclusive(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L, P], T]:
+    """Decorate a method that also uses torch's global generators, of which a process has one set.
+
+    The generators come first: a network may call another learner, which waits for its lock.
+    """
+
+    @wraps(method)
+    def execute(self: L, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with _global_generators, self._lock:
+            return method(self, *args, **kwargs)
+
+    return execute
+
+
 def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Samples], None]:
     """Decorate `end_task`: all or nothing, in one thread at a time."""
 
     @wraps(method)
     def execute(self: L, samples: Samples) -> None:
-        with self._lock, _global_generators:
+        with _global_generators, self._lock:
             self._undo_on_failure(partial(method, self, samples))
 
     return execute
@@ -104,6 +118,8 @@ class Learner(Undoable, ABC):
     """Whether `end_task` must be called when a task ends."""
     replays_with_batch = False
     """Whether new and replayed samples pass through the network as one batch."""
+    stores_logits = False
+    """Whether the memory stores every sample with the logits of the network."""
     capturable = True
     """Whether `step` can run inside a CUDA graph."""
     memory: EpisodicMemory | None = None
@@ -213,7 +229,7 @@ class Learner(Undoable, ABC):
         Raises:
             ValueError: If the batch does not fit the network, or its loss is infinite or NaN.
         """
-        with self._lock, _global_generators:
+        with _global_generators, self._lock:
             number = self._observed + 1
             checks = number >= 16 and number.bit_count() == 1
             # Not for a subclass, whose step may read the weights after it has changed them.
@@ -236,7 +252,7 @@ class Learner(Undoable, ABC):
         if progress:
             self.check_progress()
 
-    def _undo_on_failure(self, change: Callable[[], None], *, may_postpone: bool = False) -> None:
+    def _undo_on_failure(self, change: Callable[[], object], *, may_postpone: bool = False) -> None:
         """Change the learner, with its own random state; after an exception it is as before."""
         if self._snapshot.taken:  # inside another change
             change()
@@ -290,7 +306,7 @@ class Learner(Undoable, ABC):
         """
         del samples
 
-    @serialised
+    @exclusive
     def grow(self, classes: int) -> None:
         """Enlarge the head of all networks to `classes` outputs, for labels up to `classes` - 1.
 
@@ -309,7 +325,8 @@ class Learner(Undoable, ABC):
             raise ValueError(f"classes is {classes!r}; expected a whole number, {now} or more")
         if classes > now:
             outputs = None if self._input_spec is None else self._input_spec.classes
-            grow_heads(self, classes, outputs, *self._examples)
+            grow = partial(grow_heads, self, classes, outputs, *self._examples)
+            self._undo_on_failure(grow)
 
     def growth_for(self, labels: Tensor) -> int | None:
         """Return the number of outputs that a batch requires, if the learner must grow for it.
@@ -428,7 +445,7 @@ class Learner(Undoable, ABC):
         Args:
             swap: Whether to replace the generators: not necessary if nothing draws from them.
         """
-        with self._lock, _global_generators:
+        with _global_generators, self._lock:
             if not swap:
                 yield
                 return
@@ -533,16 +550,15 @@ class Learner(Undoable, ABC):
         """
         return self._scores(inputs).float().softmax(dim=1)
 
-    @serialised
+    @exclusive
     def _scores(self, inputs: Inputs) -> Tensor:
         inputs = read_inputs(inputs, self._dtype)
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
-        with _global_generators:  # a network may draw even in evaluation mode
-            return next(iter(self.predictors().values()))(self._on_device(inputs))
+        return next(iter(self.predictors().values()))(self._on_device(inputs))
 
-    @serialised
+    @exclusive
     def export(self, path: str | Path, example: Inputs) -> None:
         """Write the network that answers `predict`, with its normalisation, for serving.
 
@@ -650,7 +666,7 @@ class Learner(Undoable, ABC):
             "growth": {"added": self.grown, "seed": self._seed},
         }
 
-    @serialised
+    @exclusive
     def load_state_dict(self, state: State) -> None:
         """Restore a state.
 
@@ -667,13 +683,14 @@ class Learner(Undoable, ABC):
                 f"the state has the parts {sorted(state)}; {type(self).__name__} has "
                 f"{sorted(before)}"
             )
-        undo = None
+        undo, gradients = None, torch.is_grad_enabled()
         try:
             check_optimizer_state(self.optimizer, self._first_settings, state["optimizer"])
             undo = grow_to_fit(self, state)
             self._load(state)
             check_loaded(self, state)
         except BaseException as error:
+            torch.set_grad_enabled(gradients)  # an interrupted `no_grad` leaves them disabled
             if undo is not None:
                 undo()
             self._load(before)

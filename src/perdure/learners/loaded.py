@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from perdure.memory import EpisodicMemory, Reservoir
 from perdure.state import State, flatten
-from perdure.structures import layout
+from perdure.structures import Inputs, layout
 
 if TYPE_CHECKING:
     from perdure.learners.learner import Learner
@@ -92,16 +92,20 @@ def check_loaded(learner: Learner, state: State) -> None:
     spec = learner._input_spec
     if spec is not None and not (
         isinstance(spec.layout, str)
+        and _leaf_layouts(spec.layout)
         and type(spec.classes) is type(spec.smallest_batch) is int
-        and spec.classes > 0
+        and 0 < spec.classes < 2**31
+        and spec.smallest_batch in (1, 2)
     ):
         raise ValueError(f"its inputs are described by {spec}")
     for name, total in learner._totals.items():
         if total.ndim:
             raise ValueError(f"the total of {name} is not a single number")
     steps, finite = int(learner.steps), int(learner.finite_steps)
-    if not 0 <= finite <= steps:
-        raise ValueError(f"it counts {finite} finite steps of {steps}")
+    loss = learner._totals.get("loss")
+    diverged = loss is not None and not math.isfinite(loss)
+    if not 0 <= finite <= steps or (loss is not None and diverged != (finite < steps)):
+        raise ValueError(f"it counts {finite} finite steps of {steps}, with a total loss of {loss}")
     if not 0 <= learner._last_read[0] <= steps:
         raise ValueError(f"its metrics were read at step {learner._last_read[0]} of {steps}")
     if learner.device.type == "cpu":
@@ -118,12 +122,16 @@ def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
         stored = layout(contents.inputs)
         if spec is not None and _leaf_layouts(stored) != _leaf_layouts(spec.layout):
             raise ValueError(f"{name} stores inputs {stored}; the learner's are {spec.layout}")
+        if spec is not None:
+            _check_classes(spec.classes, contents.inputs, learner)
         limit = int(contents.labels.max()) + 1 if spec is None else spec.classes
-        if contents.labels.is_floating_point() or contents.labels.is_complex():
-            raise ValueError(f"{name} has labels of {contents.labels.dtype}")
+        if contents.labels.dtype != torch.int64 or contents.labels.ndim != 1:
+            raise ValueError(f"{name} has labels {layout(contents.labels)}, not int64 []")
         if int(contents.labels.min()) < 0 or int(contents.labels.max()) >= limit:
             raise ValueError(f"{name} has labels outside 0 to {limit - 1}")
         logits = contents.logits
+        if learner.stores_logits and logits is None:
+            raise ValueError(f"{name} has no logits")
         if logits is not None and not (logits.is_floating_point() and logits.ndim == 2):
             raise ValueError(f"{name} has logits {layout(logits)}")
         if logits is not None and spec is not None and logits.shape[1] != spec.classes:
@@ -132,6 +140,15 @@ def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
         seen, filled = int(memory.seen), memory.filled
         if seen < filled or (filled < memory.buffer_size and seen != filled):
             raise ValueError(f"{name} holds {filled} samples of {seen} seen")
+
+
+def _check_classes(classes: int, inputs: Inputs, learner: Learner) -> None:
+    """Raise ValueError unless the network has this number of outputs for stored inputs."""
+    devices = [learner.device] if learner.device.type == "cuda" else []
+    with torch.random.fork_rng(devices):  # a network may draw even in evaluation mode
+        found = learner._probe(inputs).classes
+    if classes != found:
+        raise ValueError(f"it has {classes} classes, but the network has {found} outputs")
 
 
 def _leaf_layouts(text: str) -> list[str]:

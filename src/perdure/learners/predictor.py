@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import operator
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +17,8 @@ from perdure.undo import on_failure
 
 Normalise = Callable[[Any], Any]
 """Maps raw inputs, a tensor or a structure of tensors, to network inputs."""
+
+_enable_gradients = torch._C._set_grad_enabled
 
 
 class Predictor:
@@ -28,15 +33,21 @@ class Predictor:
         self.module = module
         self.normalise = normalise
 
-    @torch.no_grad()
     def __call__(self, inputs: Inputs) -> Tensor:
         """Return scores [n, classes]; a softmax turns them into probabilities.
 
         Args:
             inputs: Raw inputs as for `observe`: a tensor [n, ...], or a dict or tuple of them.
         """
-        with evaluation_mode(self.module):
+        # Not `with torch.no_grad(), evaluation_mode(…)`: Ctrl-C can interrupt how they end, but not
+        # this single call.
+        restore = _restoring(self.module)
+        try:
+            _enable_gradients(False)
+            self.module.eval()
             return call(self.module, self.normalise(as_tensors(inputs)))
+        finally:
+            deque(restore, 0)
 
 
 @contextmanager
@@ -49,6 +60,19 @@ def evaluation_mode(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         _set_training(training)
+
+
+def _restoring(module: nn.Module) -> Iterator[object]:
+    """Return calls in C that restore the mode of every submodule and of autograd."""
+    training = [part for part in module.modules() if part.training]
+    on_failure(_set_training, training)
+    modes = [partial(_setter(part), part, "training", True) for part in training]
+    return map(operator.call, [*modes, partial(_enable_gradients, torch.is_grad_enabled())])
+
+
+def _setter(part: nn.Module) -> Callable[[Any, str, Any], None]:
+    """Return a function in C that sets an attribute; a scripted module needs its own, in Python."""
+    return setattr if isinstance(part, torch.jit.ScriptModule) else object.__setattr__
 
 
 def _set_training(parts: list[nn.Module]) -> None:

@@ -19,6 +19,9 @@ from perdure.state import State, get_state, load_state
 from perdure.structures import get_structure, layout, load_structure, map_leaves
 from perdure.undo import Undoable, postpone, save_generator, save_rows
 
+MAX_SIZE = 2**40
+"""Samples of the largest memory; the size of more in bytes could exceed what torch can count."""
+
 
 class EpisodicMemory(Undoable):
     """Stores at most `buffer_size` samples; subclasses decide which.
@@ -57,8 +60,11 @@ class EpisodicMemory(Undoable):
         if (buffer_size is None) == (buffer_bytes is None):
             raise ValueError("give either buffer_size or buffer_bytes")
         whole = isinstance(buffer_size, int) and not isinstance(buffer_size, bool)
-        if buffer_size is not None and not (whole and buffer_size >= 1):
-            raise ValueError(f"buffer_size is {buffer_size!r}; expected a whole number, 1 or more")
+        if buffer_size is not None and not (whole and 1 <= buffer_size <= MAX_SIZE):
+            raise ValueError(
+                f"buffer_size is {buffer_size!r}; expected a whole number, 1 or more (at most "
+                f"{MAX_SIZE})"
+            )
         self.buffer_bytes = None if buffer_bytes is None else parse_bytes(buffer_bytes)
         self.filled = 0
         """Number of stored samples."""

@@ -12,6 +12,7 @@ from markupsafe import Markup
 from perdure.report.charts import Figure
 from perdure.report.content import Report
 from perdure.report.style import DARK, LIGHT
+from perdure.results.records import printable
 from perdure.results.table import slug
 
 _LATEX = {
@@ -28,6 +29,8 @@ _LATEX = {
     "<": r"\textless{}",
     ">": r"\textgreater{}",
     "|": r"\textbar{}",
+    "[": "{[}",  # after the end of a row it would begin a length
+    "*": "{*}",
     '"': r"\textquotedbl{}",
     **{character: f"\\{character}" for character in "#$%&_{}"},
 }
@@ -47,7 +50,7 @@ def render(report: Report, form: Literal["html", "md", "tex"]) -> str:
     environment.filters |= {"slug": slug, "line": _one_line, "code": _code, "fence": _fence}
     environment.globals |= {"charts": _charts, "light": LIGHT, "dark": DARK}
     text = environment.get_template(f"report.{form}").render(report=report)
-    return f"{text.rstrip()}\n"
+    return printable(f"{text.rstrip()}\n")
 
 
 def _unless_markup(escape: Callable[[str], str]) -> Callable[[object], Markup]:

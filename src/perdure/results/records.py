@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,8 @@ MAX_SIZE = 2**40
 Percent = Number | None
 Matrix = list[list[Percent]]
 T = TypeVar("T")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+"""Control characters other than tabs and ends of lines."""
 
 
 class Facts(Struct, frozen=True, kw_only=True):
@@ -326,12 +329,15 @@ def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolde
 
 
 def printable(name: str) -> str:
-    r"""The name of a file as text that can be encoded, even if it is not valid UTF-8.
+    r"""Text that can be encoded, even if it is not valid UTF-8, and that controls no terminal.
 
     >>> printable(os.fsdecode(b"r\xfcns")) == "r\ufffdns"
     True
+    >>> printable("\x1b[2J") == "\ufffd[2J"
+    True
     """
-    return name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return _CONTROL.sub("\ufffd", text)
 
 
 def _candidates(root: Path) -> Iterator[Path]:

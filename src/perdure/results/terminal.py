@@ -18,6 +18,7 @@ from perdure.results.claims import (
     loss_under_noise,
     over_seeds,
 )
+from perdure.results.records import printable
 from perdure.results.table import Setting, in_words, published_spread, spread_text
 
 LOG_WIDTH = 250
@@ -94,7 +95,7 @@ def results_table(
                 "buffer": config.buffer or "–",
                 "settings": escape("\n".join(unusual)),
                 "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
-                "network": predictor,
+                "network": escape(predictor),
                 "Class-IL": spread_text(setting.spread(predictor)),
                 "published": "; ".join(str(published_spread(f)) for f in figures) or "–",
                 "Task-IL": spread_text(setting.spread(predictor, "task_il")),
@@ -140,5 +141,6 @@ def analyses_table(settings: Sequence[Setting]) -> Table:
         cells = [spread_text(over_seeds(setting, measure), 3) for measure in measures.values()]
         stream = f"{setting.config.stream} ({setting.data})"
         label = f"{setting.label} ({setting.config.hash})"
-        table.add_row(escape(stream), escape(label), str(len(setting.analysed)), *cells)
+        names = [escape(printable(name)) for name in (stream, label)]
+        table.add_row(*names, str(len(setting.analysed)), *cells)
     return table

@@ -20,12 +20,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import torch
+from msgspec import Meta
 
 from perdure.files import (
+    MAX_EVENTS,
     DamagedError,
     differs,
     digest,
@@ -41,22 +43,30 @@ from perdure.training.callbacks import Callback
 from perdure.training.loop import Interrupted, Position, Run
 
 KEEP_LAST = 2
+Count = Annotated[int, Meta(ge=0, le=2**62)]
 _NAME = re.compile(r"([0-9]{1,18})\.(json|safetensors)")
 
 _log = logging.getLogger(__name__)
+
+
+class Digest(msgspec.Struct, frozen=True):
+    """The result of `digest`."""
+
+    bytes: Annotated[int, Meta(ge=0, le=MAX_EVENTS)]
+    sha256: str
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
     """The manifest of an undamaged checkpoint."""
 
     number: int
-    step: int
+    step: Count
     position: Position
-    seconds: float
+    seconds: Annotated[float, Meta(ge=0, le=1e12)]
     """Training time up to the checkpoint, in all processes."""
-    resumed: list[int]
+    resumed: list[Count]
     """Steps from which the run had been resumed."""
-    events: dict[str, Any]
+    events: Digest
     """Size and checksum of `events.jsonl` at the checkpoint."""
     environment: dict[str, Any]
 
@@ -86,7 +96,7 @@ class CheckpointStore:
     def latest_step(self) -> int | None:
         """Step of the newest checkpoint with a readable manifest; None if there is none."""
         for number in self.numbers():
-            with contextlib.suppress(ValueError, KeyError, TypeError):
+            with contextlib.suppress(ValueError, LookupError, TypeError, OverflowError):
                 return int(read_manifest(self.path / f"{number}.json")["step"])
         return None
 
@@ -140,8 +150,8 @@ class CheckpointStore:
     def _truncate_events(self, checkpoint: Checkpoint) -> None:
         content = b""
         with contextlib.suppress(OSError):
-            content = self._read_events(int(checkpoint.events["bytes"]))
-        if digest(content) != checkpoint.events:
+            content = self._read_events(checkpoint.events.bytes)
+        if digest(content) != msgspec.structs.asdict(checkpoint.events):
             _log.warning(
                 *("seed %s: %s was altered; its events before step %s are discarded", self.seed),
                 *(self.events, checkpoint.step),

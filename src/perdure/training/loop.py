@@ -439,8 +439,9 @@ class _Group:
             if self._limit_reached() and start == Position(task):  # not inside the task
                 break
             for epoch in range(start.epoch, self.first.epochs):
-                if not self._limit_reached():
-                    self._train_epoch(task, epoch, start.batch if epoch == start.epoch else 0)
+                if self._limit_reached():
+                    break
+                self._train_epoch(task, epoch, start.batch if epoch == start.epoch else 0)
             if start != Position(task, self.first.epochs):
                 self._end_task(task)
             self._evaluate_task(task)
