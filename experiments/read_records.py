@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 
 from perdure.results import Collection, collect
+from perdure.results.table import Spread
 
 HERE = Path(__file__).parent
 WEAK = 0.02
@@ -80,9 +81,7 @@ def swings() -> None:
             name: [look[name]["mean"] for look in found["steps"]] for name in ("running", "settled")
         }
         for name, means in kinds.items():
-            print(
-                f"  {name}: {fmean(means):.2f} ± {stdev(means):.2f}, {min(means)} to {max(means)}"
-            )
+            print(f"  {name}: {Spread.over(means)}, {min(means)} to {max(means)}")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
     python experiments/short_streams.py lag --data DIR
     python experiments/short_streams.py delay --data DIR [--results experiments/short_streams.jsonl]
 
-DIR is that of benchmarks/own_data.py. Both use the data sets that choose, never those that report.
+DIR is that of benchmarks/own_data.py. Both use the data sets used to choose the defaults only.
 
 `lag` prints the accuracy of CLS-ER's networks next to that of the working network some steps
 earlier. `delay` compares CLS-ER with ER when averaging starts after n0 updates: a memory copies the

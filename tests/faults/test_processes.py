@@ -119,7 +119,8 @@ def test_an_interrupted_run_resumes_with_a_note_and_restarts_on_request(
     again = server.start(folder, "run", *(f for f in flags("runs") if f != "--quiet"))
     assert again.wait() == 0
     assert again.seen().first == life.seen().last
-    assert f"from step {life.seen().last}; use --restart" in again.errors
+    assert "use --restart" in again.errors
+    assert f"from step {life.seen().last}\n" in again.errors
     restarted = server.start(folder, "run", *flags("runs", "--restart"))
     assert restarted.wait() == 0
     assert restarted.seen().first == 0

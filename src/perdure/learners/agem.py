@@ -95,6 +95,10 @@ class AGEM(ProjectedGradient):
         """Equation 11: g̃ = g − (gᵀg_ref / g_refᵀg_ref) g_ref if gᵀg_ref < 0, else g.
 
         The decision stays on the device, so that the step can be captured in a CUDA graph.
+
+        Args:
+            gradient: Gradient g of the new batch [parameters].
+            reference: Gradient g_ref on the stored samples [parameters].
         """
         product = gradient @ reference
         conflict = product < 0

@@ -121,6 +121,10 @@ class CLSER(ConsistentReplay):
 
         The paper compares probabilities; odds give the same order but do not saturate, whereas
         in float32 a probability rounds to 1 from a margin of 17. Ties go to the stable memory.
+
+        Args:
+            x: Prepared inputs X_m of the replayed samples.
+            y: Their labels [n].
         """
         plastic, stable = self.plastic(x), self.stable(x)
         doubt_plastic, doubt_stable = _log_odds_against(torch.stack([plastic, stable]), y)

@@ -40,7 +40,12 @@ class ConsistentReplay(ReplayLearner):
     """Successive checks that showed a lag; -1 after the warning."""
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """One iteration of Algorithm 1."""
+        """One iteration of Algorithm 1.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
         if past is None:
@@ -74,7 +79,12 @@ class ConsistentReplay(ReplayLearner):
 
     @abstractmethod
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
-        """Compute Z for prepared inputs X_m and their labels, from the semantic memories."""
+        """Compute Z, the target logits of replayed samples, from the semantic memories.
+
+        Args:
+            x: Prepared inputs X_m of the replayed samples.
+            y: Their labels [n].
+        """
 
     @abstractmethod
     def consolidate(self) -> None:

@@ -90,7 +90,12 @@ class DER(ReplayLearner):
         self.alpha = alpha
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M stores x with z = h(x)."""
+        """Equation 4: L = CE(h(x), y) + α MSE(h(x'), z'); then M stores x with z = h(x).
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(Samples(inputs, labels))
         if past is None:

@@ -93,7 +93,12 @@ class DERPP(ReplayLearner):
         self.beta = beta
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """Equation 6: L = CE(h(x), y) + α MSE(h(x'), z') + β CE(h(x''), y''); then M stores x."""
+        """Equation 6: L = CE(h(x), y) + α MSE(h(x'), z') + β CE(h(x''), y''); then M stores x.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         past1 = self.memory.draw(self.memory_batch)
         past2 = self.memory.draw(self.memory_batch)
         x, y = self.prepare(Samples(inputs, labels))

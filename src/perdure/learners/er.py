@@ -44,7 +44,12 @@ class ER(ReplayLearner):
     memory: Reservoir
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """Minimise the mean loss over new and replayed samples, then present the new ones to M."""
+        """Minimise the mean loss over new and replayed samples, then present the new ones to M.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(batch, past)

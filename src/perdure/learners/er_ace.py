@@ -48,7 +48,12 @@ class ERACE(ReplayLearner):
     default_lr = 0.03
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """L = CE(X_in, C_curr) + CE(X_bf, all classes), C_curr being the classes of the batch."""
+        """L = CE(X_in, C_curr) + CE(X_bf, all classes), C_curr being the classes of the batch.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         batch = Samples(inputs, labels)
         past = self.memory.draw(self.memory_batch)
         x, y = self.prepare(batch)

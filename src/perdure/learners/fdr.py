@@ -60,7 +60,12 @@ class FDR(ReplayLearner):
         return BalancedTaskBuffer(buffer_size, **options)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """Take an optimizer step on the batch, then one towards f_old."""
+        """Take an optimizer step on the batch, then one towards f_old.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         x, y = self.prepare(Samples(inputs, labels))
         cross_entropy = F.cross_entropy(self.logits(x), y)
         past = self.memory.draw(self.memory_batch)
@@ -78,6 +83,9 @@ class FDR(ReplayLearner):
         The logits come from training-mode passes over augmented batches of `memory_batch` samples,
         so BatchNorm uses batch statistics and updates its running ones. Where the task has enough
         samples, all batches are full; surplus samples are not stored.
+
+        Args:
+            samples: Training samples of the task.
         """
         inputs, labels = self._check_batch(samples.inputs, samples.labels)
         assert self._input_spec is not None  # the batch has been checked

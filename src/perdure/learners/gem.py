@@ -31,7 +31,12 @@ class ProjectedGradient(Learner):
     memory: TaskBuffer
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """Compute the gradient g; after the first task, replace it by its projection g̃; step."""
+        """Compute the gradient g; after the first task, replace it by its projection g̃; step.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         reference = self.reference()
         x, y = self.prepare(Samples(inputs, labels))
         loss = F.cross_entropy(self.logits(x), y)
@@ -46,10 +51,18 @@ class ProjectedGradient(Learner):
 
     @abstractmethod
     def project(self, gradient: Tensor, reference: Tensor) -> Tensor:
-        """Return g̃ [parameters], given g of the new batch and the result of `reference`."""
+        """Return g̃ [parameters], the gradient to apply.
+
+        Args:
+            gradient: Gradient g of the new batch [parameters].
+            reference: Result of `reference`.
+        """
 
     def end_task(self, samples: Samples) -> None:
         """Store random samples of the task.
+
+        Args:
+            samples: Training samples of the task.
 
         Raises:
             ValueError: If the samples do not fit the network, or if more than `tasks` tasks end.
@@ -57,7 +70,12 @@ class ProjectedGradient(Learner):
         self.memory.add(Samples(*self._check_batch(samples.inputs, samples.labels)))
 
     def gradient(self, x: Inputs, y: Tensor) -> Tensor:
-        """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector."""
+        """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector.
+
+        Args:
+            x: Network inputs, from `prepare`.
+            y: Their labels [n].
+        """
         loss = F.cross_entropy(self.logits(x), y)
         return _flatten(torch.autograd.grad(loss, self._trained(), materialize_grads=True))
 
@@ -166,6 +184,10 @@ class GEM(ProjectedGradient):
         """Equation 11: g̃ = Gᵀv + g, where v ≥ γ minimises ½ vᵀGGᵀv + gᵀGᵀv.
 
         The programme is solved only if the loss of some past task would increase.
+
+        Args:
+            gradient: Gradient g of the new batch [parameters].
+            reference: Gradients G of the past tasks [tasks, parameters].
         """
         products = reference @ gradient
         self.tally(projected=(products < 0).any())

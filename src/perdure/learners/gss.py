@@ -107,7 +107,12 @@ class GSS(ReplayLearner):
         return GradientBuffer(buffer_size, **options)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """Train on new and replayed samples, then present the new ones to the memory."""
+        """Train on new and replayed samples, then present the new ones to the memory.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         batch = Samples(inputs, labels)
         for remaining in reversed(range(self.inner_steps)):
             past = self.memory.draw(self.memory_batch)
@@ -124,6 +129,9 @@ class GSS(ReplayLearner):
 
         Scores use inputs without augmentation. Samples may replace stored ones only if the score
         of the batch's mean gradient is below 1.
+
+        Args:
+            batch: Raw inputs and labels of the batch.
         """
         stored = self.memory.draw(self.gss_batch)
         x, y = self.normalise(batch.inputs), batch.labels

@@ -105,6 +105,10 @@ class ICaRL(Learner):
 
         The loss is the paper's sum over classes, averaged over the batch. Old classes are always
         distilled, even on their own exemplars.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
         """
         batch = Samples(inputs, labels)
         self.new.index_fill_(0, labels, True)
@@ -123,7 +127,11 @@ class ICaRL(Learner):
 
     @torch.no_grad()
     def end_task(self, samples: Samples) -> None:
-        """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means."""
+        """Algorithms 4 and 5: select exemplars of the task's classes and recompute all means.
+
+        Args:
+            samples: Training samples of the task.
+        """
         samples = Samples(*self._check_batch(samples.inputs, samples.labels))
         save_tensors(self.previous, list(self.previous.network.parameters()))
         self.previous.network.load_state_dict(self.network.state_dict())

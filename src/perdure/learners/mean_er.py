@@ -96,7 +96,12 @@ class MeanER(ConsistentReplay):
         )
 
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
-        """Return the logits of the semantic memory."""
+        """Return the logits of the semantic memory.
+
+        Args:
+            x: Prepared inputs X_m of the replayed samples.
+            y: Their labels [n].
+        """
         return ReplayLogits(self.mean(x))
 
     def consolidate(self) -> None:

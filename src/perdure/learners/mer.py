@@ -98,7 +98,12 @@ class MER(ReplayLearner):
         self.inner_steps = inner_steps
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """One iteration of Algorithm 1."""
+        """One iteration of Algorithm 1.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         batch = Samples(inputs, labels)
         across = self._copy_weights(self.gamma)
         for remaining in reversed(range(self.inner_steps)):

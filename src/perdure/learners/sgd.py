@@ -35,6 +35,11 @@ class SGD(Learner):
     _changes_weights_last = True
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
-        """θ ← θ − η ∇ CE(f(X), Y)."""
+        """θ ← θ − η ∇ CE(f(X), Y).
+
+        Args:
+            inputs: Raw inputs of the batch.
+            labels: Their labels [n].
+        """
         x, y = self.prepare(Samples(inputs, labels))
         self.optimizer_step(F.cross_entropy(self.logits(x), y))

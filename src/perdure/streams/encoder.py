@@ -39,7 +39,11 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """What each label stands for."""
 
     def encode(self, source: Any) -> Tensor:
-        """Inputs [n, ...] for new data."""
+        """Inputs [n, ...] for new data.
+
+        Args:
+            source: The data, in the forms that the constructor of the stream accepts.
+        """
         raise NotImplementedError
 
     def decode(self, labels: Iterable[int] | Tensor) -> list[str]:
@@ -66,12 +70,19 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
         return [self.class_names[number] for number in numbers]
 
     def save(self, path: str | Path) -> None:
-        """Write the encoder to a JSON file."""
+        """Write the encoder to a JSON file.
+
+        Args:
+            path: File to write.
+        """
         write_atomic(Path(path), msgspec.json.format(msgspec.json.encode(self), indent=1) + b"\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read an encoder from a file that `save` or `perdure run` has written.
+
+        Args:
+            path: File to read.
 
         Raises:
             ValueError: If the file is missing, damaged, or describes another kind of encoder.
@@ -95,8 +106,11 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
     """
 
     height: int
+    """Height of the inputs in pixels."""
     width: int
+    """Width of the inputs in pixels."""
     grayscale: bool = False
+    """Whether inputs have one channel instead of red, green and blue."""
 
     def __post_init__(self) -> None:
         if min(self.height, self.width) < 1:

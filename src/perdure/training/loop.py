@@ -74,7 +74,8 @@ def total_steps(stream: Stream, batch: int, epochs: int, max_steps: int | None) 
 class Run:
     """One learner on one stream with one seed.
 
-    `state_dict` contains everything needed to continue between two steps, bit for bit.
+    `record` has the accuracies so far. `state_dict` contains everything needed to continue between
+    two steps, bit for bit.
 
     Args:
         learner: The learner to train, in place.
@@ -188,11 +189,17 @@ class Progress:
     """Progress of a group of runs."""
 
     step: int
+    """Number of steps taken."""
     total_steps: int | None
+    """Number of steps of the whole run; None if it is not known."""
     task: int
+    """Number of the current task, from 0."""
     tasks: int
+    """Number of tasks."""
     epoch: int
+    """Number of the current epoch, from 0."""
     epochs: int
+    """Number of epochs of each task."""
     seconds: float
     """Time since training started or resumed in this process."""
     accuracy: float | None
