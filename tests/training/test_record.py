@@ -96,6 +96,16 @@ def test_tasks_with_the_same_classes_have_no_task_il() -> None:
     assert numbers(record)["forgetting"] == 30.0
 
 
+def test_tasks_of_a_single_class_have_no_task_il() -> None:
+    samples = toy.inputs(48, 0)
+    for groups, expected in (([(0,), (1,)], True), ([(0,), (1, 2)], False)):
+        stream = from_tensors(*samples[:2], groups=groups, test=toy.inputs(16, 1), classes=8)
+        record = filled(stream, [[None, None], [90.0, None], [80.0, 70.0]], task_il=True)
+        assert (numbers(record, "task_il") is None) == expected
+        record.skip(2)
+        assert len(record.task_il["working"]) == (0 if expected else 4)
+
+
 def test_overlapping_tests_have_a_mean_but_no_forgetting() -> None:
     record = filled(replace(three(), cumulative=True), ROWS, task_il=False)
     found = numbers(record)

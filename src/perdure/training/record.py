@@ -79,7 +79,7 @@ class Record:
         if moment not in self.moments:
             self.moments.append(moment)
         self.class_il[predictor].append(self._row(tests, found.class_il))
-        if found.task_il is not None:
+        if found.task_il is not None and self._has_task_il:
             self.task_il[predictor].append(self._row(tests, found.task_il))
         self.per_class[predictor] = found.per_class
 
@@ -90,9 +90,15 @@ class Record:
         self.moments.append(moment)
         for rows in self.class_il.values():
             rows.append([None] * len(self.stream.tests))
-        if all(test.classes is not None for test in self.stream.tests):
+        if self._has_task_il:
             for rows in self.task_il.values():
                 rows.append([None] * len(self.stream.tests))
+
+    @property
+    def _has_task_il(self) -> bool:
+        """Whether tasks define their classes, and Task-IL is more than naming the only one."""
+        known = [test.classes for test in self.stream.tests]
+        return None not in known and any(len(classes or ()) > 1 for classes in known)
 
     def _row(self, tests: Sequence[int], values: Sequence[float]) -> Row:
         row: Row = [None] * len(self.stream.tests)
