@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
+
+global_generators = threading.RLock()
+"""Held by whoever sets torch's global generators or depends on them, in any thread."""
 
 
 def derive(seed: int, name: str) -> int:
@@ -47,3 +53,16 @@ def set_global_state(state: Tensor, device: torch.device) -> None:
         torch.default_generator.set_state(state)
     else:
         torch.cuda.set_rng_state(state, device)
+
+
+@contextmanager
+def seeded_globally(seed: int, name: str) -> Iterator[None]:
+    """Draw from torch's global CPU generator with a seed for one purpose; it is restored after.
+
+    Args:
+        seed: Seed of the run.
+        name: Purpose of the draws.
+    """
+    with global_generators, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(seed, name))
+        yield

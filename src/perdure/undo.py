@@ -127,9 +127,9 @@ class Snapshot:
     def restore(self) -> None:
         """Undo all changes since `take`, also if that was interrupted.
 
-        Allocates no tensors. An interruption in the meantime is raised afterwards.
+        Allocates no tensors. An interruption or an error in the meantime is raised afterwards.
         """
-        interruption: KeyboardInterrupt | None = None
+        interruption: BaseException | None = None
         enabled = self._gradients is not False
         if self._gradients is not None:
             _enable_gradients(enabled)
@@ -137,7 +137,10 @@ class Snapshot:
             try:
                 _enable_gradients(False)
                 for function, arguments in reversed(self.actions):
-                    function(*arguments)
+                    try:
+                        function(*arguments)
+                    except Exception as error:  # of a user's load_state_dict
+                        interruption = error
                 for current, before in self._dicts:
                     current.update(before)
                     _remove_new(current, set(before))
@@ -191,7 +194,7 @@ class _Contents:
         pairs = []
         for current, size, names, values in self._entries:
             before = current.copy()
-            if len(before) != size or not all(map(is_, map(before.__getitem__, names), values)):
+            if len(before) != size or not all(map(is_, map(before.get, names), values)):
                 return None
             pairs.append((current, before))
         return pairs

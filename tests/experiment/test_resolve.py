@@ -122,6 +122,15 @@ def test_defaults_of_an_optimizer_given_explicitly_change_nothing(small_mnist: P
     assert on_mnist(small_mnist, optimizer="adam", given={"weight_decay": 0.01}).departures()
 
 
+def test_settings_of_an_optimizer_may_have_no_default_value(
+    small_mnist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "warming.py").write_text("def optimizer(parameters, lr=0.1, warm=None): ...")
+    config = on_mnist(small_mnist, optimizer="warming:optimizer")
+    assert "warm" not in config.hyperparameters
+
+
 def test_the_streams_own_seed_given_explicitly_changes_nothing(small_mnist: Path) -> None:
     usual = on_mnist(small_mnist, "r-mnist")
     for seed in (0, "0"):

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -110,6 +111,7 @@ def serve() -> None:
     parse(["run"])
     config = resolve("s-mnist", "gem", dataset="mnist5k")
     build_run(config, read_dataset(config), 0)  # triggers torch's lazy imports
+    warnings.simplefilter("error")  # not before: old versions of other packages warn on import
     for line in sys.stdin:
         order = json.loads(line)
         if isinstance(order, int):
@@ -179,7 +181,7 @@ class Server:
     def __init__(self) -> None:
         self.lives = 0
         self.process = subprocess.Popen(
-            [sys.executable, "-W", "error", str(Path(__file__))],
+            [sys.executable, str(Path(__file__))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

@@ -273,6 +273,36 @@ def test_attributes_of_a_users_method_are_restored() -> None:
         assert all(map(torch.equal, table.values(), values))
 
 
+def test_an_error_while_a_step_is_undone_does_not_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise RuntimeError("cannot restore")
+
+    learner = Own(network())
+    first, second, *_ = batches(False)
+    learner.observe(*first[:2])
+    learner.fails = True
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "load_state_dict", fail)
+        with pytest.raises(RuntimeError, match="cannot restore"):
+            learner.observe(*second[:2])
+    before = state(learner)
+    with pytest.raises(Fault):
+        learner.observe(*second[:2])
+    assert state(learner) == before
+    assert torch.is_grad_enabled()
+
+
+def test_attributes_may_be_exchanged() -> None:
+    learner = SGD(network())
+    first, second, *_ = batches(False)
+    setattr(learner, "scratch", torch.zeros(2))  # noqa: B010
+    learner.observe(*first[:2])
+    delattr(learner, "scratch")
+    setattr(learner, "other", 1)  # noqa: B010
+    learner.observe(*second[:2])
+    assert learner.steps == 2
+
+
 @pytest.mark.slow
 @pytest.mark.faults
 @pytest.mark.parametrize("method", NAMES)

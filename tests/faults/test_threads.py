@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perdure import ER, Learner
+from perdure import ER, Learner, fit, from_tensors
 from perdure.catalog import METHODS
 from perdure.state import as_bytes
 
@@ -177,3 +177,40 @@ def test_threads_for_minutes(tmp_path: Path, count: Count) -> None:
         two_learners(300)
         count("steps of several threads", steps + 600)
     count("seconds of several threads", LONG)
+
+
+@pytest.mark.parametrize("prequential", [False, True])
+def test_predictions_do_not_disturb_fit(prequential: bool) -> None:
+    class Slow(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = network()
+
+        def forward(self, x: Tensor) -> Tensor:
+            if not torch.is_grad_enabled():
+                time.sleep(0.002)  # lets other threads run while this one predicts
+            logits: Tensor = self.body(x)
+            return logits
+
+    inputs, labels = torch.rand(120, 6), torch.arange(120) % 3
+    test = None if prequential else (inputs, labels)
+    stream = from_tensors(inputs, labels, test=test)
+    states = []
+    for serving in (False, True):
+        learner = ER(Slow(), buffer_size=20)
+        learner.predict(inputs[:7])
+        ended = threading.Event()
+
+        def train(learner: Learner = learner, ended: threading.Event = ended) -> None:
+            try:
+                fit(learner, stream, batch=8, prequential=prequential)
+            finally:
+                ended.set()
+
+        def serve(learner: Learner = learner, ended: threading.Event = ended) -> None:
+            while not ended.is_set():
+                learner.predict(inputs[:7])
+
+        run(train, *([serve] if serving else []))
+        states.append(as_bytes(learner.state_dict(), {}))
+    assert states[0] == states[1]

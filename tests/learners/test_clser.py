@@ -500,8 +500,10 @@ def test_a_warning_that_is_an_error_undoes_the_step() -> None:
     for inputs, labels in batches[:-1]:
         learner.observe(inputs, labels)
     before = as_bytes(learner.state_dict(), {})
-    with pytest.raises(UserWarning, match="stable_window"):
-        learner.observe(*batches[-1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(UserWarning, match="stable_window"):
+            learner.observe(*batches[-1])
     assert as_bytes(learner.state_dict(), {}) == before
 
 

@@ -193,3 +193,18 @@ def test_names_as_labels_are_refused() -> None:
     with pytest.raises(ValueError, match="expected integers"):
         learner.observe(ENCODING, names)
     assert learner.steps == 0
+
+
+def test_learning_without_gradients_is_refused() -> None:
+    learner = ER(Text(), buffer_size=6)
+    with torch.no_grad(), pytest.raises(ValueError, match="no_grad"):
+        learner.observe(ENCODING, LABELS)
+    assert learner.steps == 0
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"memory_batch": 2.5}, {"memory_batch": 0}, {"memory_device": "gpu"}]
+)
+def test_wrong_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        ER(Text(), buffer_size=6, **wrong)

@@ -209,3 +209,15 @@ class Both(nn.Module):
     def forward(self, a: Tensor, b: Tensor) -> Tensor:
         logits: Tensor = self.layer(a + b)
         return logits
+
+
+def test_a_negative_setting_of_an_optimizer_is_kept(tmp_path: Path) -> None:
+    networks = [nn.Linear(4, 3) for _ in range(2)]
+    first, second = (
+        ER(each, buffer_size=5, optimizer=torch.optim.Adafactor(each.parameters()))
+        for each in networks
+    )
+    first.observe(INPUTS, LABELS)
+    first.save(tmp_path / "learner.safetensors")
+    second.load(tmp_path / "learner.safetensors")
+    assert as_bytes(second.state_dict(), {}) == as_bytes(first.state_dict(), {})

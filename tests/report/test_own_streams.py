@@ -16,6 +16,7 @@ from perdure.files import write_json
 from perdure.report import Report, compose, render
 from perdure.report.charts import Areas
 from perdure.report.content import default_title
+from perdure.report.figures.accuracy import task_accuracy
 from perdure.report.figures.training import memory
 from perdure.results import collect
 
@@ -202,3 +203,19 @@ def test_figures_name_the_classes(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert "猫 $x$ &lt;b&gt;" in render(report(tmp_path), "html")
+
+
+def test_the_figure_of_tasks_names_them(tmp_path: Path) -> None:
+    path = own_run(tmp_path)
+    result = json.loads((path / "result.json").read_text())
+
+    def caption(names: list[str]) -> str:
+        write_json(path / "result.json", {**result, "tests": names})
+        (comparison,) = collect([tmp_path]).comparisons
+        figure = task_accuracy(comparison.settings)
+        assert figure is not None
+        return figure.caption
+
+    count = range(1, len(result["tests"]) + 1)
+    assert "1: month 1, 2: month 2" in caption([f"month {i}" for i in count])
+    assert "1:" not in caption([f"task {i}" for i in count])

@@ -149,6 +149,8 @@ def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:
         assert torch.equal(encoder.encode(other), encoder.encode(paths))
         for opened in other:
             opened.close()
+    with pytest.raises(ValueError, match="floating-point"):
+        encoder.encode(Image.new("F", (8, 8)))
     with pytest.raises(ValueError, match="ndarray cannot be read"):
         encoder.encode(np.zeros((8, 8)))
     assert encoder.decode([1]) == ["dog"]

@@ -205,6 +205,26 @@ def test_the_encoder_encodes_new_rows_as_the_stream_did(tmp_path: Path) -> None:
             loaded.decode(scores)  # type: ignore[arg-type]
 
 
+def test_numbers_that_are_categories_may_be_spelled_in_two_ways(tmp_path: Path) -> None:
+    (tmp_path / "codes.csv").write_text("code,kind\n" + "1.0,a\n2.0,b\n" * 10)
+    encoder = from_table(tmp_path / "codes.csv", "kind", categorical=["code"]).encoder
+    assert encoder is not None
+    for code in (2, 2.0, "2.0"):
+        assert encoder.encode({"code": code}).tolist() == [[0.0, 1.0]]
+
+
+def test_missing_values_of_pandas_and_huge_integers(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="optional package not installed")
+    column = pandas.array([1, None, 3, 4] * 5, dtype="Int64")
+    rows = pandas.DataFrame({"km": column, "kind": ["a", "b"] * 10})
+    stream = from_table(rows, "kind", missing="impute", test_share=0)
+    assert stream.tasks[0].samples().inputs[:, 1].tolist() == [0.0, 1.0, 0.0, 0.0] * 5
+    with pytest.raises(ValueError, match="missing"):
+        from_table(rows, "kind")
+    with pytest.raises(ValueError, match="is not a number"):
+        from_table({"km": [10**400, 1] * 5, "kind": ["a", "b"] * 5}, "kind")
+
+
 def test_a_target_that_is_a_quantity_produces_a_warning() -> None:
     with pytest.warns(UserWarning, match="quantities"):
         from_table({"km": [1, 2, 3, 4] * 5, "price": [0.5, 1, 1.5, 2] * 5}, "price")

@@ -116,6 +116,14 @@ def test_a_short_batch_now_and_then_does_not_replace_the_recording() -> None:
     assert only(engine).recording is recording
 
 
+def test_a_recording_stays_valid_when_a_state_is_loaded() -> None:
+    supply, engine, learner = batches(30), Recorded(), build(CLSER)
+    train(engine, learner, supply[:20])
+    learner.load_state_dict(learner.state_dict())
+    train(engine, learner, supply[20:])
+    assert learner.totals() == train(Eager(), build(CLSER), supply).totals()
+
+
 def test_several_learners_do_not_affect_each_other() -> None:
     supply, engine = batches(30), Recorded()
     alone = train(Recorded(), build(CLSER, seed=1), supply)

@@ -21,7 +21,7 @@ from perdure import catalog
 from perdure.config import LOOP_HYPERPARAMETERS, PER_RUN, PUBLISHED, RunConfig, is_optional
 from perdure.data import Dataset, decoding_progress, load
 from perdure.learners import Learner
-from perdure.randomness import derive, generator
+from perdure.randomness import derive, generator, seeded_globally
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
 from perdure.streams import Augment, ComposedTask, Normaliser, Scale, Stream
@@ -278,8 +278,7 @@ def build_optimizer(
 
 def initialised(make: Callable[..., Any], shape: Any, classes: int, seed: int) -> nn.Module:
     """make(shape, classes), with weights that depend on the seed alone."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(derive(seed, "initialisation"))
+    with seeded_globally(seed, "initialisation"):
         try:
             network = make(shape, classes)
         except Exception as error:

@@ -132,7 +132,7 @@ def resolve(
     for name, setting in settings.items():
         # Given explicitly or not, it is the same run.
         if name not in accepted and hyperparameters.get(name) == setting.default:
-            del hyperparameters[name]
+            hyperparameters.pop(name, None)
     for name in ("batch", "memory_batch"):
         if hyperparameters.get(name, 0) % ranks:
             raise ValueError(

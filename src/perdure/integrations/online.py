@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from perdure.learners import CLSER, Learner
 from perdure.networks import MLP
-from perdure.randomness import derive
+from perdure.randomness import seeded_globally
 from perdure.structures import as_tensors
 
 Floats = NDArray[np.float64]
@@ -123,8 +123,7 @@ class OnlineClassifier:
         return np.asarray(found / found.sum(dim=1, keepdim=True))
 
     def _build(self) -> Learner:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.seed, "initialisation"))
+        with seeded_globally(self.seed, "initialisation"):
             network = (self.make_network or MLP)(self.features, len(self.labels))
         make = self.make_learner or CLSER
         normalise = Standardise(self.features) if self.standardise else as_floats

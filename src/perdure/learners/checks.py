@@ -32,10 +32,10 @@ _LARGEST_SCALED = 16
 
 
 def check_counts(**values: int) -> None:
-    """Raise ValueError unless all arguments are at least 1."""
+    """Raise ValueError unless all arguments are whole numbers, at least 1."""
     for name, value in values.items():
-        if value < 1:
-            raise ValueError(f"{name} is {value}; expected 1 or more")
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{name} is {value}; expected a whole number, 1 or more")
 
 
 def check_weights(**values: float) -> None:
@@ -149,7 +149,10 @@ def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
     if found.ndim != 1:
         raise ValueError(f"labels are {describe(found)}; expected a tensor of rank 1")
     if found.dtype not in _LABELS:
-        raise ValueError(f"labels have dtype {dtype_name(found.dtype)}; expected integers")
+        names = ", ".join(map(dtype_name, _LABELS))
+        raise ValueError(
+            f"labels have dtype {dtype_name(found.dtype)}; expected integers, one of {names}"
+        )
     if len(found) != length(inputs):
         hint = "; the network gets the parts of a list or tuple as several arguments"
         raise ValueError(

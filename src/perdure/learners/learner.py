@@ -41,7 +41,7 @@ from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
 from perdure.memory.frozen import training_mode
-from perdure.randomness import generator, global_state, set_global_state
+from perdure.randomness import generator, global_generators, global_state, set_global_state
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 from perdure.structures import Inputs, call, layout, map_leaves, select
@@ -49,9 +49,6 @@ from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generato
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
-
-_global_generators = threading.RLock()
-"""Held while torch's global generators are those of a learner, by all learners of the process."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -77,7 +74,7 @@ def exclusive(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L,
 
     @wraps(method)
     def execute(self: L, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        with _global_generators, self._lock:
+        with global_generators, self._lock:
             return method(self, *args, **kwargs)
 
     return execute
@@ -88,7 +85,7 @@ def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Sam
 
     @wraps(method)
     def execute(self: L, samples: Samples) -> None:
-        with _global_generators, self._lock:
+        with global_generators, self._lock:
             self._undo_on_failure(partial(method, self, samples))
 
     return execute
@@ -229,7 +226,9 @@ class Learner(Undoable, ABC):
         Raises:
             ValueError: If the batch does not fit the network, or its loss is infinite or NaN.
         """
-        with _global_generators, self._lock:
+        if not torch.is_grad_enabled():
+            raise ValueError("gradients are disabled; call observe outside of torch.no_grad")
+        with global_generators, self._lock:
             number = self._observed + 1
             checks = number >= 16 and number.bit_count() == 1
             # Not for a subclass, whose step may read the weights after it has changed them.
@@ -445,7 +444,7 @@ class Learner(Undoable, ABC):
         Args:
             swap: Whether to replace the generators: not necessary if nothing draws from them.
         """
-        with _global_generators, self._lock:
+        with global_generators, self._lock:
             if not swap:
                 yield
                 return
@@ -710,7 +709,10 @@ class Learner(Undoable, ABC):
         totals, last, spec = (state[name] for name in ("totals", "last_read", "input_spec"))
         growth = state["growth"]
         self.grown, self._seed = int(growth["added"]), int(growth["seed"])
-        self._totals = {k: v.to(self.device, torch.float64, copy=True) for k, v in totals.items()}
+        # In place where possible, since a recorded step has the addresses.
+        kept = {k: self._totals[k] for k in totals.keys() & self._totals.keys()}
+        fresh = {k: v.to(self.device, torch.float64, copy=True) for k, v in totals.items()}
+        self._totals = {k: kept[k].copy_(v) if k in kept else v for k, v in fresh.items()}
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
         self._input_spec = InputSpec(**spec) if spec else None
 

@@ -74,8 +74,9 @@ def _is_possible(value: Any, example: Any) -> bool:
         return same_length and all(map(_is_possible, value, example))
     if isinstance(example, bool) or not isinstance(example, int | float):
         return type(value) is type(example)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value < math.inf
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return value == example or 0 <= value < math.inf
 
 
 def check_finite(state: State) -> None:

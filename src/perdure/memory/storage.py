@@ -42,7 +42,10 @@ class Storage:
         memory_device: torch.device | str | None = None,
         memory_folder: str | os.PathLike[str] | None = None,
     ) -> None:
-        self.device = None if memory_device is None else torch.device(memory_device)
+        try:
+            self.device = None if memory_device is None else torch.device(memory_device)
+        except RuntimeError:
+            raise ValueError(f"memory_device is {memory_device!r}; expected 'cpu'") from None
         self.folder = None if memory_folder is None else Path(memory_folder)
         if self.folder is not None and not self.folder.is_dir():
             raise ValueError(f"memory_folder is {str(self.folder)!r}, which is not a folder")

@@ -149,6 +149,8 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> Tensor:
         given = isinstance(source, Image.Image)
         with nullcontext(source) if given else Image.open(source) as opened:
             image = ImageOps.exif_transpose(opened)
+            if image.mode == "F":
+                raise ValueError("its pixels are floating-point numbers; convert them to 8 bits")
             if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
                 image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
             if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
@@ -208,9 +210,12 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
             raise ValueError(_missing_values(self.name, gaps))
         places = {category: place for place, category in enumerate(self.categories)}
         encoded = np.zeros((len(texts), len(places)))
-        for row, text in enumerate(texts):
-            if text in places:
-                encoded[row, places[text]] = 1.0
+        for row, (text, value) in enumerate(zip(texts, values, strict=True)):
+            # A number may have another spelling in the file that the categories come from.
+            for spelling in (text, str(value), f"{text}.0"):
+                if spelling in places:
+                    encoded[row, places[spelling]] = 1.0
+                    break
         return encoded
 
 
@@ -314,7 +319,10 @@ def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
 def _is_missing(value: Any) -> bool:
     if isinstance(value, str):
         return value.strip().lower() in MISSING
-    return value is None or value != value  # NaN, NaT
+    try:
+        return value is None or bool(value != value)  # NaN, NaT
+    except TypeError:  # pandas.NA
+        return True
 
 
 def _is_numeric(name: str, values: Sequence[Any]) -> bool:
@@ -328,7 +336,7 @@ def _is_numeric(name: str, values: Sequence[Any]) -> bool:
             except ValueError:
                 return False
         elif isinstance(value, bool | int | float | np.number | np.bool_):
-            number = float(value)
+            number = _number(value)
         else:
             raise ValueError(
                 f"column {name!r} contains {type(value).__name__} values; convert it to numbers "
@@ -345,8 +353,9 @@ def _number(value: Any) -> float:
         return math.nan
     try:
         number = float(value)
-    except (TypeError, ValueError):
-        raise ValueError(f"{value!r} is not a number, unlike the other values") from None
+    except (TypeError, ValueError, OverflowError):
+        text = str(value)[:40]
+        raise ValueError(f"{text!r} is not a number, unlike the other values") from None
     if math.isinf(number):
         raise ValueError(f"{value!r} is infinite")
     return number

@@ -49,7 +49,8 @@ class Eager:
         predictor = next(iter(learner.predictors().values()))
         devices = [] if learner.device.type == "cpu" else [learner.device]
         # Networks may draw random numbers, or change their inputs in place, in evaluation mode.
-        with torch.random.fork_rng(devices=devices), self.autocast():
+        fork = torch.random.fork_rng(devices=devices)
+        with learner.randomness(swap=False), fork, self.autocast():
             scores = predictor(map_leaves(Tensor.clone, batch.inputs))
         predicted.add(scores.argmax(dim=1) == batch.labels)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
-import torch
 from torch import Tensor
 
 from perdure.evaluation import Accuracies, Prequential, accuracies
@@ -248,6 +247,8 @@ def train(
         Interrupted: If `stop` returned a signal number.
         ValueError: If the runs are at different positions, or a batch is invalid.
     """
+    if not runs:
+        raise ValueError("there are no runs to train")
     if len({(run.position, run.step) for run in runs}) > 1:
         raise ValueError("the runs are at different positions; train them separately")
     group = _Group(runs, callbacks, max_steps, engine or Eager(), stop, initial_evaluation)
@@ -543,7 +544,7 @@ class _Group:
             if total is not None:
                 total = None if count is None else total + count * len(run.learner.predictors())
 
-        def watched(predict: ScoreFunction, device: torch.device) -> ScoreFunction:
+        def watched(predict: ScoreFunction, learner: Learner) -> ScoreFunction:
             """Scores on the device of the inputs, which may differ from that of the learner."""
 
             def score(inputs: Inputs) -> Tensor:
@@ -552,8 +553,9 @@ class _Group:
                 if time.monotonic() - self.last_progress > PROGRESS_SECONDS:
                     self._report_progress(max(number, 0), (done, total))
                 done += length(inputs)
-                moved = map_leaves(lambda leaf: leaf.to(device), inputs)
-                return predict(moved).to(next(leaves(inputs)).device)
+                moved = map_leaves(lambda leaf: leaf.to(learner.device), inputs)
+                with learner.randomness(swap=False):  # other threads wait
+                    return predict(moved).to(next(leaves(inputs)).device)
 
             return score
 
@@ -561,7 +563,7 @@ class _Group:
         for run, tests in due.items():
             with self.engine.autocast():
                 found[run] = {
-                    name: accuracies(watched(predict, run.learner.device), [*tests.values()])
+                    name: accuracies(watched(predict, run.learner), [*tests.values()])
                     for name, predict in run.learner.predictors().items()
                     if tests
                 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perdure.catalog import STREAMS
 from perdure.report.charts import Dot, Dots, Figure, HeatMap, Style, Values
 from perdure.report.figures.common import (
     MAX_CELLS,
@@ -82,7 +83,16 @@ def task_accuracy(settings: Sequence[Setting]) -> Figure | None:
     else:
         caption += "Forgetting appears down a column; the last row is the final accuracy."
     caption += " Cells above the diagonal are tests of later tasks."
+    caption += _task_names(settings[0])
     return figure("tasks", "Accuracy by task", caption, charts)
+
+
+def _task_names(setting: Setting) -> str:
+    """A sentence with the names of the tasks of a user's stream, if it has given them any."""
+    names = setting.runs[0].result.tests
+    if setting.config.stream in STREAMS or names == [f"task {i + 1}" for i in range(len(names))]:
+        return ""
+    return f" The tasks are {', '.join(f'{i}: {name}' for i, name in enumerate(names, 1))}."
 
 
 def class_accuracy(settings: Sequence[Setting]) -> Figure | None:
