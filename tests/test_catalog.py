@@ -29,12 +29,17 @@ def digits() -> Dataset:
     return load("mnist5k")
 
 
+PAPER = {
+    *("s-mnist", "r-mnist", "p-mnist", "mnist-360", "s-cifar10", "s-tiny-imagenet"),
+    *("gcil-cifar100-uniform", "gcil-cifar100-longtail"),
+    *("s-cifar100-5x20", "s-cifar100-10x10"),
+}
+
+
 def test_all_streams_of_the_paper_are_in_the_catalog() -> None:
-    assert set(catalog.STREAMS) == {
-        *("s-mnist", "r-mnist", "p-mnist", "mnist-360", "s-cifar10", "s-tiny-imagenet"),
-        *("gcil-cifar100-uniform", "gcil-cifar100-longtail"),
-        *("s-cifar100-5x20", "s-cifar100-10x10"),
-    }
+    assert set(catalog.STREAMS) >= PAPER
+    for name in PAPER:
+        assert presets.find("clser", name, 500) is not None
 
 
 @pytest.mark.parametrize("name", sorted(catalog.METHODS))
@@ -52,7 +57,6 @@ def test_the_entries_of_a_stream_exist(name: str) -> None:
     entry = catalog.STREAMS[name]
     assert set(entry.datasets) <= set(DATASETS)
     assert entry.network in catalog.NETWORKS
-    assert presets.find("clser", name, 500) is not None
 
 
 @pytest.mark.parametrize("name", ["s-mnist", "r-mnist", "p-mnist", "mnist-360"])

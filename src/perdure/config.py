@@ -407,17 +407,15 @@ def default_hyperparameters(
     values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
     notes: tuple[str, ...] = ()
     preset = presets.find(method, stream, buffer_size)
+    common = {*accepted, *LOOP_HYPERPARAMETERS}
+    other = "er" if buffer_size is not None else "sgd"
     if preset is not None:
-        values |= preset.values
+        values |= {k: v for k, v in preset.values.items() if k in common}
         notes = preset.notes
-    elif stream in catalog.STREAMS:
+    elif (substitute := presets.find(other, stream, buffer_size)) is not None:
         values |= _learner_defaults(learner)
-        other = "er" if buffer_size is not None else "sgd"
-        substitute = presets.find(other, stream, buffer_size)
-        if substitute is not None:
-            common = {*accepted, *LOOP_HYPERPARAMETERS}
-            values |= {k: v for k, v in substitute.values.items() if k in common}
-            notes = (f"{method} has no published settings for {stream}; using those of {other}",)
+        values |= {k: v for k, v in substitute.values.items() if k in common}
+        notes = (f"{method} has no published settings for {stream}; using those of {other}",)
     else:
         values |= _learner_defaults(learner)
         notes = (

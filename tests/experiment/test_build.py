@@ -197,7 +197,7 @@ def test_validation_evaluates_on_training_samples() -> None:
         ({"given": {"batch": 0}}, "batch is 0; expected 1 or more"),
         ({"given": {"epochs": 0}}, "epochs is 0; expected 1 or more"),
         ({"given": {"lr": float("nan")}}, "lr is nan"),
-        ({"given": {"memory_batch": 0}}, "memory_batch is 0; expected 1 or more"),
+        ({"given": {"memory_batch": 0}}, "memory_batch is 0; expected a whole number"),
         ({"given": {"stable_rate": 1.5}}, "stable.rate is 1.5"),
         ({"given": {"plastic_decay": 1}}, "plastic.decay is 1"),
     ],

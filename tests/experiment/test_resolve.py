@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from perdure import catalog, presets
+from perdure.cli import main
 from perdure.config import RunConfig
 from perdure.experiment.build import build_run, read_dataset
 from perdure.experiment.resolve import resolve
@@ -335,3 +337,16 @@ def test_settings_that_change_the_numbers_change_the_folder(tmp_path: Path) -> N
     ]
     folders = {RunFolder.locate(tmp_path, config, 3).path for config in (base, *others)}
     assert len(folders) == 1 + len(others)
+
+
+def test_the_run_command_passes_on_every_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: dict[str, object] = {}
+
+    def note(stream: str, method: str, buffer_size: int | None, **settings: object) -> None:
+        seen.update(settings)
+        raise ValueError("seen")
+
+    monkeypatch.setattr("perdure.cli.options.resolve", note)
+    assert main(["run"]) == 2
+    _, _, _, *others = inspect.signature(resolve).parameters
+    assert seen.keys() == {*others} - {"check_device"}

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure import presets
 from perdure.presets import Preset, find, published_buffers
 
 COMMON = {"lr", "batch", "epochs"}
@@ -366,3 +367,14 @@ def test_only_the_standard_library_is_imported() -> None:
 
 def test_settings_from_a_search_name_their_source() -> None:
     assert get("gss", "mnist-360", 500).source == "searched on a validation split"
+
+
+def test_a_method_without_a_file_uses_the_values_of_a_similar_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(presets._SIMILAR_METHODS, "new", "er")
+    found, similar = find("new", "s-mnist", 200), find("er", "s-mnist", 200)
+    assert found is not None
+    assert similar is not None
+    assert found.values == similar.values
+    assert "lr" in found.notes[0]

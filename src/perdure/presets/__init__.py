@@ -16,13 +16,6 @@ from importlib import resources
 from types import EllipsisType
 from typing import Any, Literal, NamedTuple
 
-_PUBLISHED = frozenset(
-    (
-        *("clser", "mean-er", "er", "er-ace", "sgd", "der", "derpp"),
-        *("fdr", "gem", "agem", "gss", "mer", "icarl"),
-    )
-)
-"""Methods with a TOML file."""
 _SAME_AS = {"joint": "sgd"}
 """JOINT is SGD on all tasks at once."""
 _SIMILAR_METHODS = {
@@ -110,7 +103,7 @@ def find(method: str, stream: str, buffer_size: int | None) -> Preset | None:
             name, fixed = str(source), _FIXED.get(method, {})
             renamed = {_RENAMED.get(method, {}).get(k, k): v for k, v in values.items()}
             known = {key for rows in _rows(own).values() for one in rows for key in one.values}
-            values = {key: value for key, value in {**renamed, **fixed}.items() if key in known}
+            values = {k: v for k, v in {**renamed, **fixed}.items() if k in known or not known}
             used = ", ".join(key for key in values if key not in fixed)
             always = "".join(f"; {key} is always {value}" for key, value in fixed.items())
             notes.append(
@@ -142,9 +135,16 @@ def published_buffers(method: str, stream: str) -> tuple[int, ...]:
 
 
 @cache
+@cache
+def _published() -> frozenset[str]:
+    """Methods with a file of their own."""
+    names = (file.name for file in resources.files(__name__).iterdir())
+    return frozenset(n.removesuffix(".toml") for n in names if n.endswith(".toml")) - {"paper"}
+
+
 def _rows(method: str | None) -> dict[str, list[_Row]]:
     """The content of the method's file by stream, ascending by buffer size."""
-    if method not in _PUBLISHED:
+    if method is None or method not in _published():
         return {}
     content = dict(_read(method))
     source = content.pop("source")
