@@ -70,7 +70,14 @@ def stepping(life: Life) -> Callable[[], bool]:
 # -- stopping -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "SIGINT",
+        "SIGUSR1",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGTERM", "SIGHUP")),
+    ],
+)
 def test_a_signal_finishes_the_step_and_prints_how_to_continue(
     server: Server, folder: Path, name: str
 ) -> None:
