@@ -7,7 +7,8 @@ the effect of the rule. Run from this folder; the settings are those of Table S4
 
     perdure run s-cifar10 --method clser_published_ties:PublishedTies --buffer 200 --seeds 0,1 \
         --device cuda --lr 0.1 --batch 32 --memory-batch 32 --epochs 50 --consistency-weight 0.15 \
-        --stable-rate 0.1 --stable-decay 0.999 --plastic-rate 0.3 --plastic-decay 0.999
+        --stable-rate 0.1 --stable-decay 0.999 --plastic-rate 0.3 --plastic-decay 0.999 \
+        --stable-window 0 --plastic-window 0
 
 With `--precision fp32`, training is in float32 too; CLSER itself in float32 is
 
