@@ -34,9 +34,9 @@ def change(state: State, name: str, how: Callable[[Tensor], Tensor]) -> None:
     stored[name] = how(stored[name])
 
 
-def add_class(state: State, label: int) -> None:
+def add_class(state: State, label: int, *, described: bool = True) -> None:
     fill(state["memory"]["stored"]["labels"], label)
-    state["input_spec"]["classes"] = label + 1
+    state["input_spec"] = {**state["input_spec"], "classes": label + 1} if described else {}
 
 
 IMPOSSIBLE: dict[str, Callable[[State], object]] = {
@@ -51,6 +51,7 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "labels of another type": lambda s: change(s, "labels", Tensor.int),
     "labels in two dimensions": lambda s: change(s, "labels", lambda y: y[:, None]),
     "a label beyond the network's outputs": lambda s: add_class(s, 500),
+    "such a label, inputs not described": lambda s: add_class(s, 500, described=False),
     "more classes than can be counted": lambda s: s["input_spec"].update(classes=10**30),
     "a smallest batch of many": lambda s: s["input_spec"].update(smallest_batch=10**9),
     "inputs described by a word": lambda s: s["input_spec"].update(layout="x"),
@@ -67,6 +68,8 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "another momentum": lambda s: s["optimizer"]["initial"][0].update(momentum=0.9),
     "a negative learning rate": lambda s: s["optimizer"]["groups"][0].update(lr=-0.1),
     "an infinite learning rate": lambda s: s["optimizer"]["groups"][0].update(lr=math.inf),
+    "a learning rate beyond all floats": lambda s: s["optimizer"]["groups"][0].update(lr=2**64),
+    "a decay beyond float32": lambda s: s["optimizer"]["groups"][0].update(weight_decay=1e300),
     "a momentum that is no number": lambda s: s["optimizer"]["groups"][0].update(momentum="x"),
     "a number instead of a switch": lambda s: s["optimizer"]["groups"][0].update(nesterov=3),
     "two groups instead of one": lambda s: s["optimizer"].update(groups=[{}, {}]),

@@ -76,7 +76,8 @@ def _is_possible(value: Any, example: Any) -> bool:
         return type(value) is type(example)
     if not isinstance(value, int | float) or isinstance(value, bool):
         return False
-    return value == example or 0 <= value < math.inf
+    largest = 2**53 if isinstance(value, int) else torch.finfo(torch.float32).max
+    return value == example or 0 <= value <= largest  # torch cannot compute with others
 
 
 def check_finite(state: State) -> None:
@@ -123,33 +124,33 @@ def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
         stored = layout(contents.inputs)
         if spec is not None and _leaf_layouts(stored) != _leaf_layouts(spec.layout):
             raise ValueError(f"{name} stores inputs {stored}; the learner's are {spec.layout}")
-        if spec is not None:
-            _check_classes(spec.classes, contents.inputs, learner)
-        limit = int(contents.labels.max()) + 1 if spec is None else spec.classes
+        classes = _outputs(contents.inputs, learner)
+        if spec is not None and spec.classes != classes:
+            raise ValueError(
+                f"it has {spec.classes} classes, but the network has {classes} outputs"
+            )
         if contents.labels.dtype != torch.int64 or contents.labels.ndim != 1:
             raise ValueError(f"{name} has labels {layout(contents.labels)}, not int64 []")
-        if int(contents.labels.min()) < 0 or int(contents.labels.max()) >= limit:
-            raise ValueError(f"{name} has labels outside 0 to {limit - 1}")
+        if int(contents.labels.min()) < 0 or int(contents.labels.max()) >= classes:
+            raise ValueError(f"{name} has labels outside 0 to {classes - 1}")
         logits = contents.logits
         if learner.stores_logits and logits is None:
             raise ValueError(f"{name} has no logits")
         if logits is not None and not (logits.is_floating_point() and logits.ndim == 2):
             raise ValueError(f"{name} has logits {layout(logits)}")
-        if logits is not None and spec is not None and logits.shape[1] != spec.classes:
-            raise ValueError(f"{name} has logits of {logits.shape[1]} classes, not {spec.classes}")
+        if logits is not None and logits.shape[1] != classes:
+            raise ValueError(f"{name} has logits of {logits.shape[1]} classes, not {classes}")
     if isinstance(memory, Reservoir):
         seen, filled = int(memory.seen), memory.filled
         if seen < filled or (filled < memory.buffer_size and seen != filled):
             raise ValueError(f"{name} holds {filled} samples of {seen} seen")
 
 
-def _check_classes(classes: int, inputs: Inputs, learner: Learner) -> None:
-    """Raise ValueError unless the network has this number of outputs for stored inputs."""
+def _outputs(inputs: Inputs, learner: Learner) -> int:
+    """The number of outputs that the network has for stored inputs."""
     devices = [learner.device] if learner.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # a network may draw even in evaluation mode
-        found = learner._probe(inputs).classes
-    if classes != found:
-        raise ValueError(f"it has {classes} classes, but the network has {found} outputs")
+        return learner._probe(inputs).classes
 
 
 def _leaf_layouts(text: str) -> list[str]:
