@@ -313,6 +313,18 @@ def test_windows_are_on_for_a_users_stream_and_off_in_presets(write: Write) -> N
         assert learner.stable.window == window
 
 
+def test_the_command_of_a_users_method_says_what_is_off() -> None:
+    method = "perdure.learners.clser:CLSER"
+    off = resolve("s-mnist", method, given={"stable_window": 0}, dataset="mnist5k")
+    words = off.command([0]).split()
+    assert "stable_window=0.0" in words
+    assert "plastic_window=0.03" in words
+    learner = build_run(off, read_dataset(off), 0).learner
+    assert isinstance(learner, CLSER)
+    assert learner.stable.window is None
+    assert learner.plastic.window == 0.03
+
+
 # -- hashes and folders ---------------------------------------------------------------------
 
 

@@ -211,7 +211,7 @@ def build_learner(
     arguments |= {
         name: value
         for name, value in config.hyperparameters.items()
-        if name not in LOOP_HYPERPARAMETERS
+        if name not in LOOP_HYPERPARAMETERS and not (name in arguments and not value)
     }
     settings = catalog.optimizer_settings(optimizer or config.optimizer).keys()
     if config.optimizer != "sgd" or arguments.keys() & (settings - accepted.keys()):

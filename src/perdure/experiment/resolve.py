@@ -19,6 +19,7 @@ from perdure.config import (
     PUBLISHED,
     RunConfig,
     default_hyperparameters,
+    is_optional,
     normalised,
 )
 from perdure.data import DATASETS, locate
@@ -133,6 +134,10 @@ def resolve(
         # Given explicitly or not, it is the same run.
         if name not in accepted and hyperparameters.get(name) == setting.default:
             hyperparameters.pop(name, None)
+    if method not in catalog.METHODS:
+        # Whoever reads the configuration does not import the method, to know its defaults.
+        off = (name for name in accepted if is_optional(accepted[name]))
+        hyperparameters = {**dict.fromkeys(off, 0.0), **hyperparameters}
     for name in ("batch", "memory_batch"):
         if hyperparameters.get(name, 0) % ranks:
             raise ValueError(
