@@ -6,6 +6,7 @@ import sys
 from types import FrameType
 
 from perdure import __version__
+from perdure.processes import leave_out_compiler
 
 
 def main() -> int:
@@ -19,6 +20,7 @@ def main() -> int:
         signal.signal(signal.SIGINT, _exit)
     import perdure.cli  # imports torch
 
+    leave_out_compiler()
     if handles_ctrl_c:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return perdure.cli.main()

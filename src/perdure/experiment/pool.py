@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import torch
 
-from perdure.processes import call_with_parent
+from perdure.processes import call_with_parent, leave_out_compiler
 from perdure.training.loop import Interrupted
 from perdure.training.signals import STOP_SIGNALS, Stop, graceful_stop
 
@@ -215,6 +215,7 @@ def worker_main(channel: Connection[Any, Any], threads: int) -> None:
     for signum in set(STOP_SIGNALS) - {signal.SIGTERM}:
         signal.signal(signum, signal.SIG_IGN)  # the parent handles it, and then sends SIGTERM
     torch.set_num_threads(threads)
+    leave_out_compiler()
     with contextlib.suppress(Interrupted):
         while not stop() and (task := channel.recv()) is not None:
             failure = None

@@ -23,6 +23,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from perdure.experiment.pool import Event, Failure, OnEvent
 from perdure.experiment.run import Job, is_usable
 from perdure.lock import LockedError
+from perdure.processes import leave_out_compiler
 from perdure.training.loop import Interrupted, Progress
 from perdure.training.signals import Stop, graceful_stop
 
@@ -257,6 +258,7 @@ def _exists(path: str) -> bool:
 def _execute(number: int, job: Job, threads: int, reports: Any) -> None:
     """Task: execute a job. Ray tries again if it raises."""
     torch.set_num_threads(threads)
+    leave_out_compiler()
     reports.add.remote(number, "started", None)
     try:
         _execute_when_unlocked(job, lambda p: reports.add.remote(number, "progress", p))

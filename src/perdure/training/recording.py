@@ -18,6 +18,8 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from perdure.processes import exempt_from_compiler
+
 _Operation = Callable[[], object]
 
 _aten = torch.ops.aten
@@ -228,6 +230,9 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not self.recording.problem and func.namespace != "profiler":
             self.recording.add(func, args, kwargs or {}, result)
         return result
+
+
+exempt_from_compiler(_Operations.__torch_dispatch__)
 
 
 class _Functions(TorchFunctionMode):
