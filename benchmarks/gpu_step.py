@@ -3,9 +3,9 @@
     python benchmarks/gpu_step.py [--quick] [--compiled] [--start-only]
 
 Prints one JSON line: milliseconds per step (per learner, if several train side by side), the GPU's
-bf16 matrix rate, the share of it that is reached, and how long eight learners need to start: the
-seconds from the start of a process to their 100th step, with empty kernel caches and with those
-that the first process has filled.
+bf16 matrix rate, the share of it that is reached, the share of a run that evaluation takes, and how
+long eight learners need to start: the seconds from the start of a process to their 100th step, with
+empty kernel caches and with those that the first process has filled.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from perdure.evaluation import accuracies
 from perdure.learners import CLSER
 from perdure.networks import ResNet18
+from perdure.processes import leave_out_compiler
 from perdure.records import Samples
-from perdure.streams import CIFAR10, CropFlip
+from perdure.streams import CIFAR10, CropFlip, Test
 from perdure.training.engine import Captured, Eager
 
 BATCH = 32
@@ -36,6 +38,8 @@ FLOP_PER_IMAGE = 1.11e9
 """One forward of this ResNet-18 on a 32 x 32 image; a backward costs twice as much."""
 FLOP_PER_STEP = FLOP_PER_IMAGE * (3 * (BATCH + 2 * BATCH) + 2 * BATCH)
 """Working network on replay and on the union, forward and backward; two memories forward."""
+STEPS, EVALUATIONS, TEST_IMAGES = 78_000, 6, 10_000
+"""Of a run on S-CIFAR-10; an evaluation covers at most these images."""
 SETTINGS = {
     "memory_batch": BATCH,
     "consistency_weight": 0.15,
@@ -155,6 +159,7 @@ def start(learners: int) -> dict[str, object]:
     triton.knobs.compilation.listener = count
     samples = random_images(4_096)
     torch.cuda.synchronize()
+    leave_out_compiler()  # as the command does
     found["device_ready"] = time.time() - began
     group = [build(seed, 500) for seed in range(learners)]
     found["built"] = time.time() - began
@@ -210,6 +215,20 @@ def ours(
     return milliseconds(step, steps, 20) / learners, start
 
 
+def evaluation_share(samples: Samples, ms: float) -> float:
+    """Upper bound of the share of a run that evaluation takes if a step takes `ms`."""
+    predictors, engine = build(0, 500).predictors().values(), Eager("cuda", "bf16")
+    tests = [Test("all", lambda: samples.slice(0, TEST_IMAGES))]
+
+    def evaluate() -> None:
+        with engine.autocast():
+            for predict in predictors:
+                accuracies(predict, tests)
+
+    evaluating = EVALUATIONS * milliseconds(evaluate, 3, 1)
+    return evaluating / (evaluating + STEPS * ms)
+
+
 def main() -> None:
     torch.backends.cudnn.benchmark = True
     if "--child" in sys.argv:
@@ -226,6 +245,7 @@ def main() -> None:
     usual = milliseconds(UsualWay(500, samples).step, 30, 5)
     found["usual_eager_fp32_ms"] = round(usual, 2)
     found["ours_eager_bf16_ms"] = round(ours(samples, 1, Eager("cuda", "bf16"), 40)[0], 2)
+    ms = 0.0
     for compiled in (False, True) if "--compiled" in sys.argv else (False,):
         for learners in (1, 4, 8):
             name = f"{'compiled' if compiled else 'captured'}_{learners}"
@@ -240,6 +260,7 @@ def main() -> None:
                 "refused": [refusal[:100] for refusal in engine.fallbacks()][:1],
             }
             print(name, found[name], file=sys.stderr, flush=True)
+    found["evaluation_share"] = round(evaluation_share(samples, ms), 4)
     small, large = (
         ours(samples, 1, Captured("cuda", "bf16"), steps, buffer_size)[0]
         for buffer_size in (200, 5120)
