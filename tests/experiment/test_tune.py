@@ -72,6 +72,18 @@ def test_a_torn_last_line_of_the_journal_is_dropped(tmp_path: Path) -> None:
     assert found(run(whole, 2))[:1] == before
 
 
+def test_the_lock_of_a_killed_process_is_taken_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    whole = search(Path("relative"))
+    open_study(whole)._storage._backend._lock.acquire()  # type: ignore[attr-defined]
+    clock = iter(range(0, 50_000, 5))  # ends soon, unlike the test if the lock were kept
+    monkeypatch.setattr("optuna.storages.journal._file.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("optuna.storages.journal._file.time.sleep", lambda seconds: None)
+    assert read_trials(open_study(whole)) == []
+
+
 def test_a_journal_is_not_written_through_a_link(tmp_path: Path) -> None:
     whole = search(tmp_path)
     Path(whole.storage).symlink_to(tmp_path / "notes")

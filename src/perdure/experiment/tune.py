@@ -181,9 +181,10 @@ def _check_trial(trial: FrozenTrial, search: Search) -> None:
 def _storage(place: str) -> str | BaseStorage:
     if "://" in place:
         return place
-    Path(place).parent.mkdir(parents=True, exist_ok=True)
-    _drop_torn_line(Path(place))
-    return JournalStorage(JournalFileBackend(place))
+    path = Path(place).absolute()  # Optuna would wait for ever for a lock with a relative path
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _drop_torn_line(path)
+    return JournalStorage(JournalFileBackend(str(path)))
 
 
 def _drop_torn_line(path: Path) -> None:
