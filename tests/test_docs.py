@@ -234,7 +234,7 @@ def test_the_site_has_its_pages_and_an_index_for_language_models(site: Path) -> 
         assert (site / link).is_file(), link
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 def test_pages_fit_the_screen_and_load_nothing_from_other_hosts(
     site: Path, open_page: Callable[..., Page], width: int
 ) -> None:

@@ -222,7 +222,7 @@ def test_not_on_a_terminal_there_is_a_plain_line_per_task(call: Call) -> None:
 
 
 def test_with_json_the_output_is_json_and_the_table_goes_to_stderr(call: Call) -> None:
-    ended = call("run", "--method", "sgd,er", *SHORT, "--json")
+    ended = call("run", "--method", "sgd,er", *SHORT, "--json", "--workers", "1")
     assert [json.loads(line)["method"] for line in ended.out.splitlines()] == ["sgd", "er"]
     assert "Class-IL" in ended.err
 
