@@ -14,9 +14,12 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import settings
+from markupsafe import Markup
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
+
+    from perdure.report.charts import Figure
 
 pytest_plugins = ["pytester"]
 
@@ -69,6 +72,16 @@ def seeded() -> None:
     torch.manual_seed(0)
     np.random.seed(0)
     random.seed(0)
+
+
+@pytest.fixture
+def without_charts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """HTML reports have no charts, which take long to draw."""
+
+    def no_charts(figure: Figure) -> list[Markup]:
+        return [Markup()] * len(figure.charts)
+
+    monkeypatch.setattr("perdure.report.rendering._charts", no_charts)
 
 
 @pytest.fixture(scope="module")
