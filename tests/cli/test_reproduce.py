@@ -67,9 +67,10 @@ def lines(path: Path) -> list[dict[str, object]]:
 # -- a grid from beginning to end -----------------------------------------------------------
 
 
-def test_a_grid_is_run_shown_and_reused(reproduce: Call, here: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_grid_is_run_shown_and_reused(workers: str, reproduce: Call, here: Path) -> None:
     grid = [*SMALL, "--methods", "sgd,er", "--max-steps", "20", "--seeds", "0:2", "--out", "out"]
-    grid += ["--workers", "1"]
+    grid += ["--workers", workers]
     first = reproduce(*grid, "--json")
     assert first.status == 0
     assert "Table 1: Class-IL and Domain-IL, data mnist5k" in first.err
