@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 LOWEST := .venv-lowest
 export OMP_NUM_THREADS := 1
+# Without bytecode, every process that the tests start would compile perdure, and pytest the tests.
+unexport PYTHONDONTWRITEBYTECODE
 # Measures coverage at little cost; Python 3.11 does not have it.
 export COVERAGE_CORE := $(shell $(PYTHON) -c 'import sys; print("sysmon" if sys.version_info >= (3, 12) else "ctrace")')
 

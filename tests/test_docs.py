@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 import torch
-from markupsafe import Markup
 
 import perdure
 from perdure import catalog
@@ -132,8 +131,23 @@ def run_python(block: Block, page: Path, names: dict[str, Any]) -> None:
         exec(code, names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("page", TUTORIALS, ids=page_name)
 def test_tutorials_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_tutorial(page, tmp_path, monkeypatch)
+
+
+@pytest.mark.usefixtures("without_charts")
+@pytest.mark.parametrize("page", TUTORIALS, ids=page_name)
+def test_tutorials_run_with_little_training(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run_tutorial(page, tmp_path, monkeypatch, "--max-steps", "10")
+
+
+def run_tutorial(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *run_flags: str
+) -> None:
     """Python, modules (blocks that start with their file's name) and commands run in order."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
@@ -145,7 +159,8 @@ def test_tutorials_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
             run_python(block, page, names)
         for line, (program, *words) in commands(f"```{block.language}\n{block.text}```"):
             assert program == "perdure", line
-            assert main([*words, *(["--workers", "1"] if words[0] == "run" else [])]) == 0
+            more = ["--workers", "1", *run_flags] if words[0] == "run" else []
+            assert main([*words, *more]) == 0, line
     for name in set(sys.modules):
         if Path(f"{name}.py").is_file():
             del sys.modules[name]
@@ -202,9 +217,9 @@ def test_every_public_name_is_in_the_reference() -> None:
     assert {name for name in shown if "." not in name} <= set(perdure.__all__)
 
 
-def test_the_example_report_is_up_to_date(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Apart from the charts, which take long to draw, it is what the command on its page writes."""
-    monkeypatch.setattr(rendering, "_charts", lambda figure: [Markup()] * len(figure.charts))
+@pytest.mark.usefixtures("without_charts")
+def test_the_example_report_is_up_to_date() -> None:
+    """Apart from the charts, it is what the command on its page writes."""
     collection = collect([ROOT / "results/runs"])
     content = compose(collection, default_title(collection, ["runs"]))
     stored = (ROOT / "docs/example-report/report.html").read_text(encoding="utf-8")
@@ -234,7 +249,7 @@ def test_the_site_has_its_pages_and_an_index_for_language_models(site: Path) -> 
         assert (site / link).is_file(), link
 
 
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("width", [390, pytest.param(1280, marks=pytest.mark.slow)])
 def test_pages_fit_the_screen_and_load_nothing_from_other_hosts(
     site: Path, open_page: Callable[..., Page], width: int
 ) -> None:

@@ -52,6 +52,8 @@ def call(here: Path, capfd: pytest.CaptureFixture[str]) -> Call:
             status = main(list(argv))
         except SystemExit as end:
             status = end.code
+        except KeyboardInterrupt:  # would end all tests
+            pytest.fail("the command did not handle SIGINT")
         return Ended(status, *capfd.readouterr())
 
     return called

@@ -67,8 +67,10 @@ def lines(path: Path) -> list[dict[str, object]]:
 # -- a grid from beginning to end -----------------------------------------------------------
 
 
-def test_a_grid_is_run_shown_and_reused(reproduce: Call, here: Path) -> None:
+@pytest.mark.parametrize("workers", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_grid_is_run_shown_and_reused(workers: str, reproduce: Call, here: Path) -> None:
     grid = [*SMALL, "--methods", "sgd,er", "--max-steps", "20", "--seeds", "0:2", "--out", "out"]
+    grid += ["--workers", workers]
     first = reproduce(*grid, "--json")
     assert first.status == 0
     assert "Table 1: Class-IL and Domain-IL, data mnist5k" in first.err
@@ -299,14 +301,19 @@ SLOW = """
     from perdure import SGD
 
     class Slow(SGD):
+        '''All seeds but the first take two seconds or more.'''
+        def __init__(self, network, *, seed=0, **common):
+            super().__init__(network, seed=seed, **common)
+            self.pause = 0.01 if seed else 0
+
         def step(self, inputs, labels):
             super().step(inputs, labels)
-            time.sleep(0.01)
+            time.sleep(self.pause)
 """
 
 
 def start(out: str) -> tuple[list[str], subprocess.Popen[str]]:
-    """Three runs of two seconds or more, one after the other."""
+    """Three runs, one after the other."""
     words = "reproduce table2 --methods slow:Slow --dataset mnist5k --max-steps 200 --seeds 0:3"
     how = f"--workers 1 --checkpoint-every 0.2 --out {out}"
     command = [sys.executable, "-m", "perdure", *words.split(), *how.split()]

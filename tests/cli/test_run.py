@@ -222,7 +222,7 @@ def test_not_on_a_terminal_there_is_a_plain_line_per_task(call: Call) -> None:
 
 
 def test_with_json_the_output_is_json_and_the_table_goes_to_stderr(call: Call) -> None:
-    ended = call("run", "--method", "sgd,er", *SHORT, "--json")
+    ended = call("run", "--method", "sgd,er", *SHORT, "--json", "--workers", "1")
     assert [json.loads(line)["method"] for line in ended.out.splitlines()] == ["sgd", "er"]
     assert "Class-IL" in ended.err
 
@@ -325,32 +325,25 @@ def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: experiment/t
     assert f"`{again}`" in err
 
 
-def test_a_stopped_run_on_an_iterator_says_that_it_cannot_be_continued(here: Path) -> None:
+def test_a_stopped_run_on_an_iterator_says_that_it_cannot_be_continued(
+    call: Call, here: Path
+) -> None:
     (here / "endless.py").write_text(
-        "import itertools, torch, perdure\n"
+        "import itertools, os, signal, torch, perdure\n"
+        "def batches():\n"
+        "    for number in itertools.count():\n"
+        "        if number == 20:\n"
+        "            os.kill(os.getpid(), signal.SIGINT)\n"
+        "        yield torch.rand(8, 4), torch.arange(8) % 2\n"
         "def stream():\n"
-        "    batch = torch.rand(8, 4), torch.arange(8) % 2\n"
-        "    return perdure.from_batches(iter(itertools.repeat(batch)), classes=2, shape=(4,))\n"
+        "    return perdure.from_batches(batches(), classes=2, shape=(4,))\n"
         "def network(shape, classes):\n"
         "    return torch.nn.Linear(4, 2)\n"
     )
-    run = subprocess.Popen(
-        [
-            *COMMAND,
-            "run",
-            "endless:stream",
-            "--network",
-            "endless:network",
-            "--method",
-            "sgd",
-        ],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    _, err = interrupt(run, when=lambda: any(Path("runs").rglob("events.jsonl")))
-    assert run.returncode == 130
-    assert "cannot be resumed" in err.splitlines()[-1]
+    flags = ["--network", "endless:network", "--method", "sgd", "--max-steps", "1000"]
+    ended = call("run", "endless:stream", *flags)
+    assert ended.status == 130
+    assert "cannot be resumed" in ended.err.splitlines()[-1]
 
 
 @pytest.mark.parametrize("start", ["module", "script"])

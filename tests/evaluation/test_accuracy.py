@@ -5,7 +5,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_confusion_matrix
 
 from perdure import structures
 from perdure.evaluation import accuracies, agreement, confusion
@@ -157,6 +156,8 @@ def test_shared_samples_are_built_once() -> None:
 
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 100), classes=st.integers(2, 8))
 def test_confusion_equals_torchmetrics(seed: int, count: int, classes: int) -> None:
+    from torchmetrics.functional.classification import multiclass_confusion_matrix  # takes 3 s
+
     draws = torch.Generator().manual_seed(seed)
     scores = torch.randn(count, classes, generator=draws)
     labels = torch.randint(classes, (count,), generator=draws)

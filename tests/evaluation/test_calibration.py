@@ -5,7 +5,6 @@ import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_calibration_error
 
 from perdure.evaluation import calibration
 
@@ -37,6 +36,8 @@ def test_an_example_computed_by_hand() -> None:
 def test_the_error_equals_torchmetrics(
     seed: int, count: int, classes: int, sharpness: float, bins: int
 ) -> None:
+    from torchmetrics.functional.classification import multiclass_calibration_error  # takes 3 s
+
     draws = torch.Generator().manual_seed(seed)
     scores = torch.randn(count, classes, generator=draws, dtype=torch.float64) * sharpness
     labels = torch.randint(classes, (count,), generator=draws)

@@ -390,7 +390,7 @@ DEPTH = """
 """
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_from_the_command_to_the_training_loop_there_are_at_most_nine_calls(
     workers: int, write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,13 +16,45 @@ from . import small
 from .compare import contents, find_run
 
 RUN = "run s-mnist --method sgd --dataset mnist5k --epochs 1 --max-steps 200 --quiet --workers 1"
-COMMAND = [sys.executable, "-m", "perdure", *RUN.split(), "--checkpoint-every", "0.05"]
+NAMESPACE = ["unshare", "--map-root-user", "--mount"]
+"""A process started with this may mount what nobody else sees, and what ends with it."""
+
+COMMANDS = f"""
+import os, resource, shutil, subprocess, sys, time, traceback
+from pathlib import Path
+from perdure.cli import main
+
+disk = sys.argv[1]
+
+def start(*more, file_size=None):
+    '''A process that executes the command, without the time to import torch.'''
+    pid = os.fork()
+    if pid == 0:
+        status = 70
+        try:
+            if file_size:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (file_size, file_size))
+            status = main([*{RUN.split()!r}, "--checkpoint-every", "0.05", "--out", disk, *more])
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(status)
+    return pid
+
+def end(pid):
+    print("status", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+
+def mount(*words):
+    return subprocess.run(["mount", *words], stderr=subprocess.DEVNULL).returncode == 0
+"""
 
 
 def in_namespace(script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run a shell script that may mount what nobody else sees, and that ends with it."""
+    """Run a Python script after `COMMANDS`, in a namespace if that is possible."""
+    prefix = NAMESPACE if MOUNTS else []
     return subprocess.run(
-        ["unshare", "--map-root-user", "--mount", "sh", "-ec", dedent(script), "sh", *arguments],
+        [*prefix, sys.executable, "-c", COMMANDS + dedent(script), *arguments],
         capture_output=True,
         text=True,
         timeout=300,
@@ -32,7 +64,8 @@ def in_namespace(script: str, *arguments: str) -> subprocess.CompletedProcess[st
 def can_mount() -> bool:
     if shutil.which("unshare") is None:
         return False
-    return in_namespace("mount -t tmpfs tmpfs /mnt").returncode == 0
+    mount = ["mount", "-t", "tmpfs", "tmpfs", "/mnt"]
+    return subprocess.run([*NAMESPACE, *mount], capture_output=True).returncode == 0
 
 
 MOUNTS = can_mount()
@@ -51,30 +84,21 @@ def test_a_run_resumes_after_a_full_disk(tmp_path: Path, expected: dict[str, str
 
     Without permission to mount, the size of files is limited instead.
     """
-    limited = """
-        disk=$1; results=$2; shift 2
-        if (mount -t tmpfs -o size=1200k tmpfs "$disk") 2>/dev/null; then
-            "$@" --out "$disk" && exit 9 || echo $? >"$results/status"
-            mount -o remount,size=50m "$disk"
-        else
-            (ulimit -f 300; exec "$@" --out "$disk") && exit 9 || echo $? >"$results/status"
-        fi
-        "$@" --out "$disk"
-        cp -r "$disk" "$results/runs"
-    """
     (tmp_path / "disk").mkdir()
-    script = (limited, str(tmp_path / "disk"), str(tmp_path), *COMMAND)
-    if MOUNTS:
-        ended = in_namespace(*script)
-    else:
-        ended = subprocess.run(
-            ["sh", "-ec", dedent(limited), "sh", *script[1:]],
-            capture_output=True,
-            text=True,
-            timeout=300,
-        )
+    ended = in_namespace(
+        """
+        if mount("-t", "tmpfs", "-o", "size=1200k", "tmpfs", disk):
+            end(start())
+            assert mount("-o", "remount,size=50m", disk)
+        else:
+            end(start(file_size=153_600))
+        end(start())
+        shutil.copytree(disk, sys.argv[2])
+        """,
+        *(str(tmp_path / "disk"), str(tmp_path / "runs")),
+    )
     assert ended.returncode == 0, ended.stderr
-    assert (tmp_path / "status").read_text() == "1\n"
+    assert ended.stdout.split() == ["status", "1", "status", "0"]
     assert "Traceback" not in ended.stderr
     reason = "No space left on device" if MOUNTS else "File too large"
     failures = [line for line in ended.stderr.splitlines() if "seed 0 failed: " in line]
@@ -90,16 +114,17 @@ def test_a_disk_that_becomes_read_only_is_one_sentence(tmp_path: Path) -> None:
         return
     ended = in_namespace(
         """
-        disk=$1; shift
-        mount -t tmpfs -o size=50m tmpfs "$disk"
-        "$@" --out "$disk" --epochs 50 --max-steps 100000 & run=$!
-        until ls "$disk"/*/*/seed-0/checkpoints/*.json >/dev/null 2>&1; do sleep 0.05; done
-        mount --bind "$disk" "$disk"  # what is open already stays writable, as on a failing disk
-        until mount -o remount,bind,ro "$disk" 2>/dev/null; do sleep 0.01; done
-        wait $run && exit 9 || echo "status $?"
-        "$@" --out "$disk" && exit 9 || echo "status $?"
+        assert mount("-t", "tmpfs", "-o", "size=50m", "tmpfs", disk)
+        run = start("--epochs", "50", "--max-steps", "100000")
+        while not [*Path(disk).glob("*/*/seed-0/checkpoints/*.json")]:
+            time.sleep(0.05)
+        assert mount("--bind", disk, disk)  # what is open stays writable, as on a failing disk
+        while not mount("-o", "remount,bind,ro", disk):
+            time.sleep(0.01)
+        end(run)
+        end(start())
         """,
-        *(str(tmp_path), *COMMAND),
+        str(tmp_path),
     )
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["status", "1", "status", "2"]

@@ -334,7 +334,10 @@ class Interrupts(Calls):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize(("what", "stride"), [("predict", 1), ("grow", 10)])
+@pytest.mark.parametrize(
+    ("what", "stride"),
+    [("predict", 1), ("grow", 40), pytest.param("grow", 10, marks=pytest.mark.slow)],
+)
 def test_an_interruption_leaves_every_mode_as_it_was(what: str, stride: int, count: Count) -> None:
     def act(learner: Learner) -> None:
         learner.predict(batch.inputs) if what == "predict" else learner.grow(5)

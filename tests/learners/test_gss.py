@@ -177,8 +177,9 @@ def full_memory(scores: list[float], seed: int = 0) -> GradientBuffer:
     return memory
 
 
-def test_replacement_probabilities() -> None:
-    stored, candidate, trials = [0.1, 0.4, 0.9, 1.6, 0.0], 0.7, 20_000
+@pytest.mark.parametrize("trials", [4_000, pytest.param(20_000, marks=pytest.mark.slow)])
+def test_replacement_probabilities(trials: int) -> None:
+    stored, candidate = [0.1, 0.4, 0.9, 1.6, 0.0], 0.7
     memory = full_memory(stored)
     newcomer = Samples(torch.ones(1, 1), torch.tensor([9]))
     counts = [0] * 6

@@ -34,8 +34,15 @@ def column_number(page: Page, name: str) -> int:
     return page.locator(f"{RESULTS} th").all_text_contents().index(name)
 
 
-@pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize(
+    ("width", "dark"),
+    [
+        (1280, False),
+        (390, True),
+        pytest.param(1280, True, marks=pytest.mark.slow),
+        pytest.param(390, False, marks=pytest.mark.slow),
+    ],
+)
 def test_every_figure_is_visible_and_nothing_is_loaded(
     page_file: Path, open_page: Callable[..., Page], report: Report, width: int, dark: bool
 ) -> None:

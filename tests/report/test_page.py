@@ -9,6 +9,8 @@ from collections import Counter
 from html.parser import HTMLParser
 from pathlib import Path
 
+import pytest
+
 from perdure.report import render
 from perdure.report.content import Report, compose
 from perdure.results import collect
@@ -160,6 +162,7 @@ def test_skipped_folders_are_listed(tmp_path: Path) -> None:
     assert render(report, "tex").startswith("% Nothing yet: No run has finished.")
 
 
+@pytest.mark.usefixtures("without_charts")
 def test_missing_analyses_are_explained(tmp_path: Path) -> None:
     made.make_run(tmp_path, analysed=False)
     found = collect([tmp_path])

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from perdure import ER, load_run
+from perdure import ER, catalog, load_run
 from perdure.experiment.resolve import resolve
 from perdure.networks import ResNet18
 from perdure.results import RunFolder, read_run
@@ -91,17 +91,36 @@ def assert_close(found: dict[str, Any], expected: dict[str, Any]) -> None:
 # -- equal results --------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """States and results of every method, trained by two ranks."""
-    folder = tmp_path_factory.mktemp("two-ranks")
-    outcome = on_two_ranks(str(folder), folder=ROOT, module="training.rank")
+def trained_by_two(folder: Path, methods: tuple[str, ...]) -> Path:
+    """States and results of these methods, trained by two ranks."""
+    outcome = on_two_ranks(str(folder), *methods, folder=ROOT, module="training.rank")
     assert outcome.status == 0, outcome.err
     return folder
 
 
+@pytest.fixture(scope="module")
+def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return trained_by_two(tmp_path_factory.mktemp("two-ranks"), ranks.METHODS)
+
+
 @pytest.mark.parametrize("method", ranks.METHODS)
 def test_two_ranks_learn_the_same_as_one_process(method: str, two_ranks: Path) -> None:
+    assert_the_same_as_one_process(method, two_ranks)
+
+
+@pytest.mark.slow
+def test_two_ranks_learn_the_same_with_other_methods(tmp_path: Path) -> None:
+    trained_by_two(tmp_path, ranks.OTHER_METHODS)
+    for method in ranks.OTHER_METHODS:
+        assert_the_same_as_one_process(method, tmp_path)
+    assert_equal_on_all_ranks(tmp_path, ranks.OTHER_METHODS)
+
+
+def test_every_method_is_trained_by_two_ranks() -> None:
+    assert {*ranks.METHODS, *ranks.OTHER_METHODS} == set(catalog.METHODS)
+
+
+def assert_the_same_as_one_process(method: str, two_ranks: Path) -> None:
     learner, result = ranks.learn(method, ranks=1)
     found, _ = read_file(two_ranks / f"{method}-0.safetensors")
     assert_close(found, from_file(learner.state_dict(), two_ranks))
@@ -122,9 +141,12 @@ def test_batches_that_do_not_divide_evenly_give_the_same_result(
 
 
 def test_learners_are_equal_on_all_ranks_bit_for_bit(two_ranks: Path) -> None:
-    names = [*ranks.METHODS, *(f"uneven-{batch}" for batch in ranks.UNEVEN)]
-    for name in names:
-        one, other = ((two_ranks / f"{name}-{rank}.safetensors").read_bytes() for rank in (0, 1))
+    assert_equal_on_all_ranks(two_ranks, ranks.METHODS)
+
+
+def assert_equal_on_all_ranks(folder: Path, methods: tuple[str, ...]) -> None:
+    for name in [*methods, *(f"uneven-{batch}" for batch in ranks.UNEVEN)]:
+        one, other = ((folder / f"{name}-{rank}.safetensors").read_bytes() for rank in (0, 1))
         assert one == other, name
 
 
