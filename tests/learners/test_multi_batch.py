@@ -40,6 +40,8 @@ def test_which_networks_are_per_sample() -> None:
     assert not is_per_sample(batchnorm())
     assert not is_per_sample(nn.Sequential(nn.Linear(4, 3), nn.Dropout()))
     assert not is_per_sample(Counting())
+    own_forward = type("Own", (nn.Sequential,), {"forward": lambda self, x: x - x.mean(0)})
+    assert not is_per_sample(own_forward(nn.Linear(4, 3)))
 
 
 def test_which_networks_are_multi_batch_networks() -> None:
