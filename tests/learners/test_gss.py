@@ -139,6 +139,17 @@ def test_zero_gradient_has_cosine_zero() -> None:
     assert float(similarity.score(nothing, some)) == 1
 
 
+@pytest.mark.parametrize("classes", [3, 5, 7])
+def test_gradients_that_cancel_except_for_rounding_have_a_score(classes: int) -> None:
+    network = nn.Sequential(nn.Linear(4, classes))
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    batch = Samples(torch.ones(classes, 4), torch.arange(classes))
+    reference = Samples(torch.eye(4), torch.arange(4) % classes)
+    found = similarity.compare_linear_layers(network, batch, reference)
+    assert 0 <= float(found.batch) <= 2
+
+
 def test_residual_network_can_be_scored() -> None:
     torch.manual_seed(0)
     learner = GSS(ResNet18(CLASSES, channels=1, width=4), buffer_size=8, seed=SEED)
