@@ -272,6 +272,7 @@ def test_predictions_are_normalised_but_not_augmented() -> None:
         expected = network(3 * INPUTS)
     assert learner.predictors()["working"](INPUTS).equal(expected)
     assert learner.predict(INPUTS).equal(expected.argmax(1))
+    assert not learner.predict_proba(INPUTS).requires_grad
 
 
 def test_predicting_restores_the_mode_of_each_layer() -> None:
@@ -281,6 +282,14 @@ def test_predicting_restores_the_mode_of_each_layer() -> None:
     modes = [module.training for module in network.modules()]
     learner.predict(INPUTS)
     assert [module.training for module in network.modules()] == modes
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_predicting_restores_the_mode_of_a_scripted_network() -> None:
+    network = torch.jit.script(nn.Sequential(linear(), nn.Dropout()))
+    Predictor(network, unit_range)(INPUTS)
+    assert all(module.training for module in network.modules())
+    assert (network(torch.ones(9, 4)) == 0).any()
 
 
 def test_predictor_restores_modes_after_an_error() -> None:
@@ -619,7 +628,7 @@ def test_a_batch_that_diverges_is_refused_and_leaves_the_learner_as_it_was() -> 
     for _ in range(2):
         learner.observe(INPUTS, LABELS)
     before = as_bytes(learner.state_dict(), {})
-    with pytest.raises(ValueError, match="learning rate"):
+    with pytest.raises(ValueError, match=r"learning rate \(3e\+38\)"):
         learner.observe(INPUTS, LABELS)
     assert as_bytes(learner.state_dict(), {}) == before
 
@@ -637,10 +646,11 @@ def test_autocast_around_a_loop_uses_the_weights_of_each_step() -> None:
 
 
 def test_a_network_that_returns_probabilities_is_noticed() -> None:
-    for outputs in (2, 3):
-        network = nn.Sequential(nn.Linear(4, outputs), nn.Softmax(dim=1))
+    for outputs, scale in ((2, 1.0), (3, 1e4)):  # the latter yields probabilities of 0
+        layer = nn.Linear(4, outputs)
+        nn.init.uniform_(layer.weight, 0, scale)
         with pytest.warns(UserWarning, match="softmax"):
-            SGD(network).observe(INPUTS, LABELS % outputs)
+            SGD(nn.Sequential(layer, nn.Softmax(dim=1))).observe(INPUTS, LABELS % outputs)
     SGD(nn.Sequential(linear(), nn.Sigmoid())).observe(INPUTS, LABELS)  # they do not add up to 1
 
 
@@ -662,6 +672,7 @@ def test_an_interrupted_load_changes_nothing() -> None:
 
         def load_state_dict(self, state: dict[str, Any]) -> None:
             for interruption in self.interruptions:
+                torch.set_grad_enabled(False)  # as an interrupted `no_grad` leaves them
                 raise interruption
 
     class Own(SGD):
@@ -674,6 +685,7 @@ def test_an_interrupted_load_changes_nothing() -> None:
     before = as_bytes(fresh.state_dict(), {})
     with pytest.raises(KeyboardInterrupt):
         fresh.load_state_dict(trained.state_dict())
+    assert torch.is_grad_enabled()
     assert as_bytes(fresh.state_dict(), {}) == before
 
 
