@@ -178,14 +178,17 @@ class Branch(nn.Linear):
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
-@pytest.mark.parametrize("network", [OneSize(6, 5), Branch(6, 5)], ids=["one size", "branch"])
+@pytest.mark.parametrize(
+    ("network", "one_size"), [(OneSize(6, 5), True), (Branch(6, 5), False)], ids=["size", "branch"]
+)
 def test_what_cannot_be_exported_is_refused_in_one_sentence(
-    network: nn.Module, tmp_path: Path
+    network: nn.Module, one_size: bool, tmp_path: Path
 ) -> None:
     learner = ER(network, buffer_size=5)
     with pytest.raises(ValueError, match="cannot be exported") as raised:
         learner.export(tmp_path / "model.pt2", torch.rand(2, 6))
     assert "\n" not in str(raised.value)
+    assert ("batch size" in str(raised.value)) == one_size
     assert not list(tmp_path.iterdir())
 
 
@@ -196,6 +199,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
             learner.export(tmp_path / name, make(1))
     with pytest.raises(ValueError, match="shape"):
         learner.export(tmp_path / "model.pt2", torch.rand(1, 7))
+    with pytest.raises(ValueError, match="does not accept"):
+        ER(MLP(6, 5), buffer_size=5).export(tmp_path / "model.pt2", torch.rand(1, 7))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ValueError, match=r'pip install "perdure\[onnx\]"'):
         learner.export(tmp_path / "model.onnx", make(1))
