@@ -208,7 +208,10 @@ class Sliced(nn.Linear):
     ("build", "word"),
     [
         (Tied, "shares"),
-        (lambda: nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3).requires_grad_(False)), "frozen"),
+        (
+            lambda: nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3).requires_grad_(False)),
+            "'1' is frozen",
+        ),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.LogSoftmax(dim=1)), "old classes"),
         (lambda: nn.Sequential(nn.Linear(6, 3), nn.BatchNorm1d(3)), "old classes"),
         (lambda: Sliced(6, 3), "old classes"),

@@ -124,6 +124,26 @@ def test_linear_layers_need_no_gradients_of_samples(monkeypatch: pytest.MonkeyPa
     assert len(similarity.compare_linear_layers(MLP(4, 3), batch, reference).per_sample()) == 5
 
 
+def test_large_batches_need_no_products_of_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(similarity, "_MAX_PRODUCTS", 4)
+    monkeypatch.setattr(similarity, "_inner_products", None)
+    network = MLP(4, 3)
+    batch, reference = (Samples(torch.rand(n, 4), torch.arange(n) % 3) for n in (5, 4))
+    found = similarity.compare_linear_layers(network, batch, reference)
+    expected = similarity.compare_gradients(network, batch, reference)
+    torch.testing.assert_close(found.per_sample(), expected.per_sample())
+
+
+def test_samples_without_gradient_replace_nothing() -> None:
+    network = nn.Linear(3, 3)
+    with torch.no_grad():
+        network.weight.copy_(1e4 * torch.eye(3))  # sure of every sample
+    learner = GSS(network, buffer_size=3)
+    for _ in range(3):
+        learner.observe(torch.eye(3), torch.arange(3))
+    assert learner.totals()["considered"] == 0
+
+
 def test_filling_a_memory_exactly_draws_nothing() -> None:
     memory = GradientBuffer(6)
     before = memory.insertion.get_state()

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from perdure import CLSER, DERPP, ER, Learner
+from perdure import CLSER, DERPP, ER, SGD, Learner
 from perdure.state import State, as_bytes, write_file
 
 INPUTS, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
@@ -60,9 +60,7 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "fewer samples seen than stored": lambda s: fill(s["memory"]["seen"], 2),
     "negative steps": lambda s: fill(s["steps"], -7),
     "more finite steps than steps": lambda s: fill(s["finite_steps"], 100),
-    "a negative number of finite steps": lambda s: fill(s["finite_steps"], -1),
     "several totals of one name": lambda s: s["totals"].update(consistency=torch.zeros(2)),
-    "no classes": lambda s: s["input_spec"].update(classes=0),
     "metrics of the past": lambda s: s["last_read"].update(steps=-1),
     "metrics of the future": lambda s: s["last_read"].update(steps=10**9),
     "a generator that is none": lambda s: s["augmentation"].zero_(),
@@ -270,5 +268,39 @@ def test_a_learning_rate_in_a_tensor_is_compared() -> None:
     trained = make(0.5)
     trained.observe(INPUTS, LABELS)
     make(0.5).load_state_dict(trained.state_dict())
-    with pytest.raises(ValueError, match="lr"):
+    with pytest.raises(ValueError, match=r"has lr 0\.5;.* has 0\.25"):
         make(0.25).load_state_dict(trained.state_dict())
+
+
+def test_the_learning_rate_before_a_schedule_is_compared() -> None:
+    def make(*, momentum: float = 0.9, schedule: bool = True) -> Learner:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=momentum)
+        if schedule:
+            lr_scheduler.LambdaLR(optimizer, lambda step: 0.1)
+        return ER(network, buffer_size=5, optimizer=optimizer)
+
+    make(schedule=False).load_state_dict(make().state_dict())
+    with pytest.raises(ValueError, match="momentum"):
+        make(momentum=0.5).load_state_dict(make().state_dict())
+
+
+def test_a_state_may_lack_settings_of_other_versions_of_an_optimizer() -> None:
+    state = learner().state_dict()
+    for groups in ("initial", "groups"):
+        del state["optimizer"][groups][0]["maximize"]
+    learner().load_state_dict(state)
+
+
+def test_impossible_counts_without_a_memory_are_refused() -> None:
+    fresh = SGD(nn.Linear(4, 3))
+    state = copy.deepcopy(fresh.state_dict())
+    fill(state["finite_steps"], -1)
+    with pytest.raises(ValueError, match="finite steps"):
+        fresh.load_state_dict(state)
+    fresh.observe(INPUTS, LABELS)
+    for classes in (0, 2**31):
+        state = copy.deepcopy(fresh.state_dict())
+        state["input_spec"]["classes"] = classes
+        with pytest.raises(ValueError, match="described"):
+            fresh.load_state_dict(state)

@@ -61,6 +61,13 @@ def test_results_equal_one_pass_per_batch(build: type[nn.Module]) -> None:
         torch.testing.assert_close(network.state_dict()[name], value)
 
 
+def test_samples_that_do_not_interact_pass_at_once() -> None:
+    network, sizes = MLP(4, 3), list[int]()
+    network.register_forward_hook(lambda _module, inputs, _: sizes.append(len(inputs[0])))
+    MultiBatchForward(network)(*BATCHES)
+    assert sizes == [8]
+
+
 @pytest.mark.parametrize("method", [CLSER, DERPP])
 def test_learners_use_forward_batches(method: type[Learner]) -> None:
     network = Counting()

@@ -125,11 +125,11 @@ def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
             raise ValueError(f"{name} stores inputs {stored}; the learner's are {spec.layout}")
         if spec is not None:
             _check_classes(spec.classes, contents.inputs, learner)
-        limit = int(contents.labels.max()) + 1 if spec is None else spec.classes
         if contents.labels.dtype != torch.int64 or contents.labels.ndim != 1:
             raise ValueError(f"{name} has labels {layout(contents.labels)}, not int64 []")
-        if int(contents.labels.min()) < 0 or int(contents.labels.max()) >= limit:
-            raise ValueError(f"{name} has labels outside 0 to {limit - 1}")
+        low, high = map(int, contents.labels.aminmax())
+        if low < 0 or (spec is not None and high >= spec.classes):
+            raise ValueError(f"{name} has labels from {low} to {high}")
         logits = contents.logits
         if learner.stores_logits and logits is None:
             raise ValueError(f"{name} has no logits")
