@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -132,7 +133,9 @@ def test_pt2(network: str, tmp_path: Path) -> None:
 
 
 def test_onnx(tmp_path: Path) -> None:
+    level = logging.getLogger("torch.onnx").level
     check_export(*trained("cnn", normalise=centred), tmp_path / "model.onnx")
+    assert logging.getLogger("torch.onnx").level == level
 
 
 @pytest.mark.slow
@@ -176,6 +179,19 @@ class OneSize(nn.Linear):
 class Branch(nn.Linear):
     def forward(self, x: Tensor) -> Tensor:
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
+
+
+class Bessel(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(super().forward(x))
+
+
+@pytest.mark.slow
+def test_an_operation_that_onnx_lacks_is_refused(tmp_path: Path) -> None:
+    learner = ER(Bessel(6, 5), buffer_size=5)
+    with pytest.raises(ValueError, match=r"ONNX.*\.pt2"):
+        learner.export(tmp_path / "model.onnx", torch.rand(1, 6))
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
