@@ -180,6 +180,11 @@ def test_a_scalar_among_the_inputs_is_refused() -> None:
         ER(Text(), buffer_size=6).observe({**ENCODING, "scale": torch.tensor(1.0)}, LABELS)
 
 
+def test_inputs_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="11 and 12 samples"):
+        ER(Text(), buffer_size=6).observe({**ENCODING, "attention_mask": IDS[:11]}, LABELS)
+
+
 def test_padding_must_not_change() -> None:
     learner = ER(Text(), buffer_size=6)
     learner.observe(ENCODING, LABELS)

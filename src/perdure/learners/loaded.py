@@ -62,8 +62,6 @@ def check_optimizer_state(
 
 def _plain(group: Mapping[str, Any], name: str) -> Any:
     value = group.get("initial_lr", group[name]) if name == "lr" else group[name]
-    if isinstance(value, Tensor):
-        return float(value)
     return tuple(value) if isinstance(value, list) else value
 
 
