@@ -124,7 +124,9 @@ def check_export(learner: Learner, make: Make, path: Path, example: Any = None) 
     for count in BATCHES:
         inputs = make(count)
         expected = next(iter(learner.predictors().values()))(as_tensors(inputs))
-        torch.testing.assert_close(answer(path, inputs), expected, rtol=0, atol=1e-5)
+        found = answer(path, inputs)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        assert not found.requires_grad
 
 
 @pytest.mark.parametrize("network", ["cnn", "dict", "nested"])
@@ -132,10 +134,14 @@ def test_pt2(network: str, tmp_path: Path) -> None:
     check_export(*trained(network), tmp_path / "model.pt2")
 
 
-def test_onnx(tmp_path: Path) -> None:
-    level = logging.getLogger("torch.onnx").level
+def test_onnx(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG, "torch.onnx")
     check_export(*trained("cnn", normalise=centred), tmp_path / "model.onnx")
-    assert logging.getLogger("torch.onnx").level == level
+    assert capsys.readouterr().out == ""
+    assert not [each for each in caplog.records if each.name.startswith("torch.onnx")]
+    assert logging.getLogger("torch.onnx").level == logging.DEBUG
 
 
 @pytest.mark.slow
