@@ -509,6 +509,7 @@ def test_a_warning_that_is_an_error_undoes_the_step() -> None:
 
 def test_lag_on_the_newest_stored_samples_counts() -> None:
     learner = CLSER(nn.Linear(8, 4), buffer_size=100_000)
+    learner.check_progress()  # nothing is stored
     for inputs, labels in learnable(20) + [(x, y * 0 + 3) for x, y in learnable(60)]:
         learner.observe(inputs, labels)
     constant(learner.stable.network, [1.0, 0.0, 0.0, 0.0])  # knows none of the newest samples
@@ -516,6 +517,10 @@ def test_lag_on_the_newest_stored_samples_counts() -> None:
     learner.check_progress()
     with pytest.warns(UserWarning, match="stable_window"):
         learner.check_progress()
+    for bias in ([1.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0]):  # keeps up, then lags again
+        constant(learner.network, bias)
+        for _ in range(4):  # a second warning would be an error
+            learner.check_progress()
 
 
 def test_memory_that_keeps_up_is_not_reported() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
 from collections.abc import Callable
@@ -116,14 +117,16 @@ def answer(path: Path, inputs: Any) -> Tensor:
     return torch.from_numpy(session.run(None, feed)[0])
 
 
-def check_export(learner: Learner, make: Make, path: Path) -> None:
+def check_export(learner: Learner, make: Make, path: Path, example: Any = None) -> None:
     state = str(learner.state_dict())
-    learner.export(path, make(1))
+    learner.export(path, make(1) if example is None else example)
     assert str(learner.state_dict()) == state
     for count in BATCHES:
         inputs = make(count)
         expected = next(iter(learner.predictors().values()))(as_tensors(inputs))
-        torch.testing.assert_close(answer(path, inputs), expected, rtol=0, atol=1e-5)
+        found = answer(path, inputs)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
+        assert not found.requires_grad
 
 
 @pytest.mark.parametrize("network", ["cnn", "dict", "nested"])
@@ -131,8 +134,14 @@ def test_pt2(network: str, tmp_path: Path) -> None:
     check_export(*trained(network), tmp_path / "model.pt2")
 
 
-def test_onnx(tmp_path: Path) -> None:
+def test_onnx(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    caplog.set_level(logging.DEBUG, "torch.onnx")
     check_export(*trained("cnn", normalise=centred), tmp_path / "model.onnx")
+    assert capsys.readouterr().out == ""
+    assert not [each for each in caplog.records if each.name.startswith("torch.onnx")]
+    assert logging.getLogger("torch.onnx").level == logging.DEBUG
 
 
 @pytest.mark.slow
@@ -147,7 +156,8 @@ def test_every_network_and_predictor(
 
 def test_a_learner_that_has_seen_no_batch_is_exported(tmp_path: Path) -> None:
     learner = CLSER(MLP(6, 5), buffer_size=5)
-    check_export(learner, lambda n: torch.rand(n, 6), tmp_path / "model.pt2")
+    nothing = torch.full((1, 6), torch.nan)  # the values do not matter
+    check_export(learner, lambda n: torch.rand(n, 6), tmp_path / "model.pt2", nothing)
 
 
 @pytest.mark.slow
@@ -177,14 +187,30 @@ class Branch(nn.Linear):
         return super().forward(x) if x.sum() > 0 else super().forward(-x)
 
 
-@pytest.mark.parametrize("network", [OneSize(6, 5), Branch(6, 5)], ids=["one size", "branch"])
+class Bessel(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.special.bessel_j0(super().forward(x))  # type: ignore[no-any-return]
+
+
+@pytest.mark.slow
+def test_an_operation_that_onnx_lacks_is_refused(tmp_path: Path) -> None:
+    learner = ER(Bessel(6, 5), buffer_size=5)
+    with pytest.raises(ValueError, match=r"ONNX.*\.pt2"):
+        learner.export(tmp_path / "model.onnx", torch.rand(1, 6))
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("network", "one_size"), [(OneSize(6, 5), True), (Branch(6, 5), False)], ids=["size", "branch"]
+)
 def test_what_cannot_be_exported_is_refused_in_one_sentence(
-    network: nn.Module, tmp_path: Path
+    network: nn.Module, one_size: bool, tmp_path: Path
 ) -> None:
     learner = ER(network, buffer_size=5)
     with pytest.raises(ValueError, match="cannot be exported") as raised:
         learner.export(tmp_path / "model.pt2", torch.rand(2, 6))
     assert "\n" not in str(raised.value)
+    assert ("batch size" in str(raised.value)) == one_size
     assert not list(tmp_path.iterdir())
 
 
@@ -195,6 +221,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
             learner.export(tmp_path / name, make(1))
     with pytest.raises(ValueError, match="shape"):
         learner.export(tmp_path / "model.pt2", torch.rand(1, 7))
+    with pytest.raises(ValueError, match="does not accept"):
+        ER(MLP(6, 5), buffer_size=5).export(tmp_path / "model.pt2", torch.rand(1, 7))
     monkeypatch.setitem(sys.modules, "onnxscript", None)
     with pytest.raises(ValueError, match=r'pip install "perdure\[onnx\]"'):
         learner.export(tmp_path / "model.onnx", make(1))

@@ -73,7 +73,9 @@ def test_gradient_without_conflict_is_unchanged(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr("quadprog.solve_qp", None)
     g = torch.tensor([1.0, 2.0, 0.0])
     past = torch.tensor([[1.0, 0.0, 5.0], [0.0, 0.0, 1.0]])
-    assert GEM(network(), buffer_size=10, tasks=5).project(g, past) is g
+    learner = GEM(network(), buffer_size=10, tasks=5)
+    assert learner.project(g, past) is g
+    assert learner.totals() == {"projected": 0}
 
 
 @pytest.mark.parametrize("value", [float("inf"), float("nan"), 1e18])
@@ -81,6 +83,12 @@ def test_diverged_gradient_is_not_an_error(value: float) -> None:
     g = torch.tensor([-1.0, 2.0, 0.0])
     past = torch.tensor([[1.0, 0.0, 0.0], [value, 0.0, 1.0], [value, 0.0, 1.0]])
     assert GEM(network(), buffer_size=10, tasks=5).project(g, past).shape == g.shape
+
+
+@pytest.mark.parametrize(("new", "old"), [(-torch.inf, 1.0), (-1.0, 1e200)])
+def test_products_that_are_not_finite_are_not_solved(new: float, old: float) -> None:
+    g, past = torch.tensor([new, 0.0]).double(), torch.tensor([[old, 0.0]]).double()
+    assert GEM(network(), buffer_size=10, tasks=5).project(g, past) is g
 
 
 def test_step_matches_reference_implementation() -> None:
@@ -124,6 +132,16 @@ def test_only_parameters_of_the_optimizer_are_projected() -> None:
     reference = learner.reference()
     assert reference is not None
     assert reference.shape == (2, 16 * 4 + 4)
+
+
+def test_parameters_without_influence_stay_the_same() -> None:
+    module = network()
+    module.register_parameter("unused", nn.Parameter(torch.ones(3)))
+    learner = GEM(module, buffer_size=20, tasks=2)
+    learn(learner, task((0, 1), seed=0))
+    learn(learner, task((2, 3), seed=1))
+    assert learner.totals()["projected"] > 0
+    assert module.state_dict()["unused"].equal(torch.ones(3))
 
 
 def test_optimizer_receives_the_projected_gradient() -> None:

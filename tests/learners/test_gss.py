@@ -124,6 +124,26 @@ def test_linear_layers_need_no_gradients_of_samples(monkeypatch: pytest.MonkeyPa
     assert len(similarity.compare_linear_layers(MLP(4, 3), batch, reference).per_sample()) == 5
 
 
+def test_large_batches_need_no_products_of_all_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(similarity, "_MAX_PRODUCTS", 4)
+    monkeypatch.setattr(similarity, "_inner_products", None)
+    network = MLP(4, 3)
+    batch, reference = (Samples(torch.rand(n, 4), torch.arange(n) % 3) for n in (5, 4))
+    found = similarity.compare_linear_layers(network, batch, reference)
+    expected = similarity.compare_gradients(network, batch, reference)
+    torch.testing.assert_close(found.per_sample(), expected.per_sample())
+
+
+def test_samples_without_gradient_replace_nothing() -> None:
+    network = nn.Linear(3, 3)
+    with torch.no_grad():
+        network.weight.copy_(1e4 * torch.eye(3))  # sure of every sample
+    learner = GSS(network, buffer_size=3)
+    for _ in range(3):
+        learner.observe(torch.eye(3), torch.arange(3))
+    assert learner.totals()["considered"] == 0
+
+
 def test_filling_a_memory_exactly_draws_nothing() -> None:
     memory = GradientBuffer(6)
     before = memory.insertion.get_state()
@@ -137,6 +157,17 @@ def test_zero_gradient_has_cosine_zero() -> None:
     nothing = similarity.Gradient({"w": torch.zeros(4)}, torch.tensor(0.0))
     some = similarity.Gradient({"w": torch.ones(2, 4)}, torch.full((2,), 2.0))
     assert float(similarity.score(nothing, some)) == 1
+
+
+@pytest.mark.parametrize("classes", [3, 5, 7])
+def test_gradients_that_cancel_except_for_rounding_have_a_score(classes: int) -> None:
+    network = nn.Sequential(nn.Linear(4, classes))
+    for parameter in network.parameters():
+        nn.init.zeros_(parameter)
+    batch = Samples(torch.ones(classes, 4), torch.arange(classes))
+    reference = Samples(torch.eye(4), torch.arange(4) % classes)
+    found = similarity.compare_linear_layers(network, batch, reference)
+    assert 0 <= float(found.batch) <= 2
 
 
 def test_residual_network_can_be_scored() -> None:

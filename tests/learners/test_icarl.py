@@ -218,6 +218,12 @@ def test_given_optimizer_keeps_its_weight_decay() -> None:
     assert optimizer.param_groups[0]["weight_decay"] == 0.2
 
 
+def test_state_with_another_weight_decay_is_rejected() -> None:
+    learner = ICaRL(network(), buffer_size=8, weight_decay=0.5)
+    with pytest.raises(ValueError, match="weight_decay"):
+        ICaRL(network(), buffer_size=8).load_state_dict(learner.state_dict())
+
+
 def test_state_of_the_module_contains_the_classifier() -> None:
     learner = ICaRL(network(), buffer_size=8)
     samples = task((0, 1), seed=0)

@@ -107,6 +107,8 @@ def test_float_images_up_to_255_produce_one_warning() -> None:
     learner.observe(images(255), LABELS[:6])  # a warning would be an error here
     with pytest.warns(UserWarning, match="255"):
         fit(SGD(convolution(), lr=1e-6), [(images(255), LABELS[:6])])
+    with pytest.warns(UserWarning, match="255"):  # without channels
+        SGD(convolution(), lr=1e-6).observe(images(255).flatten(2), LABELS[:6])
 
 
 @pytest.mark.parametrize(
@@ -157,9 +159,30 @@ def test_inference_tensors_are_learned() -> None:
     ER(linear(), buffer_size=4).observe(inputs, LABELS[:6])
 
 
+def test_nothing_is_propagated_into_inputs() -> None:
+    source = torch.rand(6, 4, requires_grad=True)
+    inputs = source * 2
+    learner = ER(linear(), buffer_size=4)
+    learner.observe(inputs, LABELS[:6])
+    learner.observe(inputs, LABELS[:6])
+    assert source.grad is None
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused() -> None:
+    nested = torch.nested.nested_tensor([torch.rand(4), torch.rand(4)])
+    with pytest.raises(ValueError, match="dense"):
+        ER(linear(), buffer_size=4).observe(nested, LABELS[:2])
+
+
 def test_a_scalar_among_the_inputs_is_refused() -> None:
     with pytest.raises(ValueError, match="scalar"):
         ER(Text(), buffer_size=6).observe({**ENCODING, "scale": torch.tensor(1.0)}, LABELS)
+
+
+def test_inputs_of_different_lengths_are_refused() -> None:
+    with pytest.raises(ValueError, match="11 and 12 samples"):
+        ER(Text(), buffer_size=6).observe({**ENCODING, "attention_mask": IDS[:11]}, LABELS)
 
 
 def test_padding_must_not_change() -> None:
@@ -179,6 +202,16 @@ def test_one_sample_with_batchnorm_is_refused_only_if_it_cannot_be_learned() -> 
     learner.observe(inputs, LABELS[:6])
     learner.observe(inputs[:1], LABELS[:1])  # together with replayed samples
     assert int(learner.steps) == 2
+
+
+def test_batchnorm_may_be_called_with_a_keyword() -> None:
+    class Keyword(nn.BatchNorm1d):
+        def __call__(self, x: Tensor) -> Any:
+            return super().__call__(input=x)
+
+    learner = SGD(nn.Sequential(nn.Linear(4, 3), Keyword(3)))
+    learner.observe(torch.rand(6, 4), LABELS[:6])
+    assert int(learner.steps) == 1
 
 
 def test_labels_may_be_a_list() -> None:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 import perdure
 from perdure import catalog, learners
-from perdure.learners import ER, SGD, Learner, Predictor
+from perdure.learners import CLSER, ER, SGD, Learner, Predictor
 from perdure.learners.predictor import unit_range
 from perdure.networks import MLP
 from perdure.randomness import generator
@@ -189,6 +189,8 @@ def test_rejected_first_batch_does_not_fix_the_input_shape() -> None:
 def test_predict_rejects_inputs_that_do_not_fit_the_network() -> None:
     with pytest.raises(ValueError, match=r"does not accept inputs float32 \[3\]"):
         SGD(linear()).predict(INPUTS[:, :3])
+    with pytest.raises(ValueError, match="infinite or NaN"):
+        SGD(linear()).predict(INPUTS / 0)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -203,17 +205,18 @@ def test_values_are_not_checked_if_checks_are_off(value: float) -> None:
 
 
 @pytest.mark.parametrize(
-    "module",
-    [nn.Identity(), nn.Unflatten(1, (2, 2)), nn.AdaptiveAvgPool1d(1), nn.Flatten(0)],
-    ids=["logits", "rank 3", "one output", "rank 1"],
+    ("module", "message"),
+    [
+        (nn.Unflatten(1, (2, 2)), "expected logits"),
+        (nn.Flatten(0), "expected logits"),
+        (nn.Sequential(nn.Flatten(0), nn.Unflatten(0, (2, -1))), "expected logits"),
+        (nn.AdaptiveAvgPool1d(1), "labels range"),
+    ],
+    ids=["rank 3", "rank 1", "other rows", "one output"],
 )
-def test_network_must_return_logits_per_sample(module: nn.Module) -> None:
-    learner = SGD(nn.Sequential(nn.Linear(4, 4), module))
-    if isinstance(module, nn.Identity):
-        learner.observe(INPUTS, LABELS)
-    else:
-        with pytest.raises(ValueError, match=r"expected logits|labels range"):
-            learner.observe(INPUTS, LABELS)
+def test_network_must_return_logits_per_sample(module: nn.Module, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        SGD(nn.Sequential(nn.Linear(4, 4), module)).observe(INPUTS, LABELS)
 
 
 # -- preparation ----------------------------------------------------------------------------
@@ -269,6 +272,7 @@ def test_predictions_are_normalised_but_not_augmented() -> None:
         expected = network(3 * INPUTS)
     assert learner.predictors()["working"](INPUTS).equal(expected)
     assert learner.predict(INPUTS).equal(expected.argmax(1))
+    assert not learner.predict_proba(INPUTS).requires_grad
 
 
 def test_predicting_restores_the_mode_of_each_layer() -> None:
@@ -278,6 +282,14 @@ def test_predicting_restores_the_mode_of_each_layer() -> None:
     modes = [module.training for module in network.modules()]
     learner.predict(INPUTS)
     assert [module.training for module in network.modules()] == modes
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit")
+def test_predicting_restores_the_mode_of_a_scripted_network() -> None:
+    network = torch.jit.script(nn.Sequential(linear(), nn.Dropout()))
+    Predictor(network, unit_range)(INPUTS)
+    assert all(module.training for module in network.modules())
+    assert (network(torch.ones(9, 4)) == 0).any()
 
 
 def test_predictor_restores_modes_after_an_error() -> None:
@@ -338,6 +350,10 @@ def test_metrics_are_means_over_the_steps_since_the_last_call() -> None:
     assert learner.metrics() == pytest.approx({"loss": sum(losses[2:]) / 3})
     assert learner.metrics() == {}
     assert learner.totals() == pytest.approx({"loss": sum(losses)})
+    other = SGD(linear())
+    for _ in range(2):
+        other.observe(INPUTS, LABELS)
+    assert other.metrics() == pytest.approx({"loss": sum(losses[:2]) / 2})
 
 
 def test_repr_shows_method_network_memory_and_steps() -> None:
@@ -612,7 +628,7 @@ def test_a_batch_that_diverges_is_refused_and_leaves_the_learner_as_it_was() -> 
     for _ in range(2):
         learner.observe(INPUTS, LABELS)
     before = as_bytes(learner.state_dict(), {})
-    with pytest.raises(ValueError, match="learning rate"):
+    with pytest.raises(ValueError, match=r"learning rate \(3e\+38\)"):
         learner.observe(INPUTS, LABELS)
     assert as_bytes(learner.state_dict(), {}) == before
 
@@ -630,6 +646,83 @@ def test_autocast_around_a_loop_uses_the_weights_of_each_step() -> None:
 
 
 def test_a_network_that_returns_probabilities_is_noticed() -> None:
-    network = nn.Sequential(linear(), nn.Softmax(dim=1))
-    with pytest.warns(UserWarning, match="softmax"):
-        SGD(network).observe(INPUTS, LABELS)
+    for outputs, scale in ((2, 1.0), (3, 1e4)):  # the latter yields probabilities of 0
+        layer = nn.Linear(4, outputs)
+        nn.init.uniform_(layer.weight, 0, scale)
+        with pytest.warns(UserWarning, match="softmax"):
+            SGD(nn.Sequential(layer, nn.Softmax(dim=1))).observe(INPUTS, LABELS % outputs)
+    SGD(nn.Sequential(linear(), nn.Sigmoid())).observe(INPUTS, LABELS)  # they do not add up to 1
+
+
+def test_generators_of_the_memories_are_listed() -> None:
+    learner = CLSER(linear(), buffer_size=4, stable_rate=0.5, plastic_rate=0.5)
+    holders = learner, learner.memory, learner.stable, learner.plastic
+    every = [v for holder in holders for v in vars(holder).values()]
+    expected = {id(v) for v in every if isinstance(v, torch.Generator)}
+    assert {id(found) for found in learner.generators()} == expected
+    assert len(expected) >= 4
+
+
+def test_an_interrupted_load_changes_nothing() -> None:
+    class Part:
+        interruptions = iter([KeyboardInterrupt])
+
+        def state_dict(self) -> dict[str, Any]:
+            return {"number": 1}
+
+        def load_state_dict(self, state: dict[str, Any]) -> None:
+            for interruption in self.interruptions:
+                torch.set_grad_enabled(False)  # as an interrupted `no_grad` leaves them
+                raise interruption
+
+    class Own(SGD):
+        def __init__(self, network: nn.Module) -> None:
+            super().__init__(network)
+            self.part = Part()
+
+    trained, fresh = Own(linear()), Own(linear())
+    trained.observe(INPUTS, LABELS)
+    before = as_bytes(fresh.state_dict(), {})
+    with pytest.raises(KeyboardInterrupt):
+        fresh.load_state_dict(trained.state_dict())
+    assert torch.is_grad_enabled()
+    assert as_bytes(fresh.state_dict(), {}) == before
+
+
+def test_a_learner_with_finite_weights_is_saved_whatever_its_loss(tmp_path: Path) -> None:
+    class Endless(SGD):
+        def step(self, inputs: Tensor, labels: Tensor) -> None:
+            self.optimizer_step(nn.functional.cross_entropy(self.logits(inputs), labels) + math.inf)
+
+    one, other = Endless(linear()), Endless(linear())
+    one.observe(INPUTS, LABELS, check=False)
+    one.save(tmp_path / "learner")
+    other.load(tmp_path / "learner")
+    assert as_bytes(other.state_dict(), {}) == as_bytes(one.state_dict(), {})
+    assert other.nonfinite_step == 1
+
+
+def test_progress_is_checked_after_16_32_and_64_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    checked, weights = {}, {}
+
+    def check(learner: Learner) -> None:
+        checked[int(learner.steps)] = learner.network.state_dict()["weight"].clone()
+
+    monkeypatch.setattr(ER, "check_progress", check)
+    learner = ER(linear(), buffer_size=4)
+    for step in range(1, 65):
+        learner.observe(INPUTS, LABELS)
+        weights[step] = learner.network.state_dict()["weight"].clone()
+    assert list(checked) == [16, 32, 64]
+    assert all(found.equal(weights[step]) for step, found in checked.items())
+
+
+def test_a_subclass_sees_the_weights_that_its_step_has_changed() -> None:
+    class Reading(SGD):
+        def step(self, inputs: Tensor, labels: Tensor) -> None:
+            super().step(inputs, labels)
+            self.read = self.logits(inputs).detach()
+
+    learner = Reading(linear())
+    learner.observe(INPUTS, LABELS)
+    assert learner.read.equal(learner.logits(INPUTS))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from perdure import CLSER, DERPP, ER, Learner
+from perdure import CLSER, DERPP, ER, SGD, Learner
 from perdure.state import State, as_bytes, write_file
 
 INPUTS, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
@@ -46,6 +46,7 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "a label beyond the classes": lambda s: fill(s["memory"]["stored"]["labels"], 3),
     "stored inputs that are NaN": lambda s: fill(s["memory"]["stored"]["inputs"], math.nan),
     "stored inputs of another type": lambda s: change(s, "inputs", Tensor.double),
+    "stored inputs that are bytes": lambda s: change(s, "inputs", Tensor.byte),
     "stored inputs of another shape": lambda s: change(s, "inputs", lambda x: x[:, :2]),
     "labels that are not integers": lambda s: change(s, "labels", Tensor.float),
     "labels of another type": lambda s: change(s, "labels", Tensor.int),
@@ -60,6 +61,8 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "fewer samples seen than stored": lambda s: fill(s["memory"]["seen"], 2),
     "negative steps": lambda s: fill(s["steps"], -7),
     "more finite steps than steps": lambda s: fill(s["finite_steps"], 100),
+    "several totals of one name": lambda s: s["totals"].update(consistency=torch.zeros(2)),
+    "metrics of the past": lambda s: s["last_read"].update(steps=-1),
     "metrics of the future": lambda s: s["last_read"].update(steps=10**9),
     "a generator that is none": lambda s: s["augmentation"].zero_(),
     "a global generator that is none": lambda s: s["_global_random"].zero_(),
@@ -72,6 +75,7 @@ IMPOSSIBLE: dict[str, Callable[[State], object]] = {
     "a decay beyond float32": lambda s: s["optimizer"]["groups"][0].update(weight_decay=1e300),
     "a momentum that is no number": lambda s: s["optimizer"]["groups"][0].update(momentum="x"),
     "a number instead of a switch": lambda s: s["optimizer"]["groups"][0].update(nesterov=3),
+    "a switch instead of a number": lambda s: s["optimizer"]["groups"][0].update(momentum=True),
     "two groups instead of one": lambda s: s["optimizer"].update(groups=[{}, {}]),
 }
 
@@ -85,11 +89,27 @@ def test_an_impossible_state_is_refused_and_changes_nothing(name: str, tmp_path:
     IMPOSSIBLE[name](state)
     write_file(tmp_path / "file", state, {"learner": "CLSER"})
     fresh = learner()
-    fresh.observe(INPUTS, LABELS)
-    before = as_bytes(fresh.state_dict(), {})
-    with pytest.raises(ValueError, match="file"):
-        fresh.load(tmp_path / "file")
-    assert as_bytes(fresh.state_dict(), {}) == before
+    for _ in range(2):
+        before = as_bytes(fresh.state_dict(), {})
+        with pytest.raises(ValueError, match="file"):
+            fresh.load(tmp_path / "file")
+        assert as_bytes(fresh.state_dict(), {}) == before
+        fresh.observe(INPUTS, LABELS)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [nn.Linear(4, 1), nn.Linear(4, 100), nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))],
+)
+def test_networks_of_many_kinds_are_restored(network: nn.Module) -> None:
+    one, other = ER(network, buffer_size=20), ER(copy.deepcopy(network), buffer_size=20)
+    one.observe(INPUTS, LABELS * 0)
+    other.load_state_dict(one.state_dict())
+    assert as_bytes(other.state_dict(), {}) == as_bytes(one.state_dict(), {})
+    state = one.state_dict()
+    fill(state["memory"]["seen"], 7)  # of 6 samples, none of which was replaced
+    with pytest.raises(ValueError, match="6 samples of 7"):
+        other.load_state_dict(state)
 
 
 SCHEDULES: list[Callable[[Optimizer], Any]] = [
@@ -143,7 +163,10 @@ def test_settings_of_the_optimizer_may_be_changed_by_hand(tmp_path: Path) -> Non
     trained.save(tmp_path / "a")
     resumed.load(tmp_path / "a")
     assert resumed.optimizer.param_groups[0]["lr"] == 0.025
-    with pytest.raises(ValueError, match="lr"):
+    trained.optimizer.param_groups[0]["lr"] = 0.0
+    resumed.load_state_dict(trained.state_dict())
+    assert resumed.optimizer.param_groups[0]["lr"] == 0
+    with pytest.raises(ValueError, match=r"state has lr 0\.1;.* has 0\.025"):
         learner(lr=0.025).load(tmp_path / "a")
 
 
@@ -224,3 +247,63 @@ def test_a_negative_setting_of_an_optimizer_is_kept(tmp_path: Path) -> None:
     first.save(tmp_path / "learner.safetensors")
     second.load(tmp_path / "learner.safetensors")
     assert as_bytes(second.state_dict(), {}) == as_bytes(first.state_dict(), {})
+
+
+@pytest.mark.parametrize("betas", [[0.9], [0.9, 0.99, 0.999], [0.9, 2 * [0.9]], "ab", 0.9])
+def test_impossible_pairs_of_settings_are_refused(betas: Any) -> None:
+    networks = [nn.Linear(4, 3) for _ in range(2)]
+    first, second = (
+        ER(each, buffer_size=5, optimizer=torch.optim.Adam(each.parameters())) for each in networks
+    )
+    state = first.state_dict()
+    second.load_state_dict(state)
+    state["optimizer"]["groups"][0]["betas"] = betas
+    with pytest.raises(ValueError, match="betas"):
+        second.load_state_dict(state)
+
+
+def test_a_learning_rate_in_a_tensor_is_compared() -> None:
+    def make(lr: float) -> Learner:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=torch.tensor(lr))
+        return ER(network, buffer_size=5, optimizer=optimizer)
+
+    trained = make(0.5)
+    trained.observe(INPUTS, LABELS)
+    make(0.5).load_state_dict(trained.state_dict())
+    with pytest.raises(ValueError, match=r"has lr 0\.5;.* has 0\.25"):
+        make(0.25).load_state_dict(trained.state_dict())
+
+
+def test_the_learning_rate_before_a_schedule_is_compared() -> None:
+    def make(*, momentum: float = 0.9, schedule: bool = True) -> Learner:
+        network = nn.Linear(4, 3)
+        optimizer = torch.optim.SGD(network.parameters(), lr=0.1, momentum=momentum)
+        if schedule:
+            lr_scheduler.LambdaLR(optimizer, lambda step: 0.1)
+        return ER(network, buffer_size=5, optimizer=optimizer)
+
+    make(schedule=False).load_state_dict(make().state_dict())
+    with pytest.raises(ValueError, match="momentum"):
+        make(momentum=0.5).load_state_dict(make().state_dict())
+
+
+def test_a_state_may_lack_settings_of_other_versions_of_an_optimizer() -> None:
+    state = learner().state_dict()
+    for groups in ("initial", "groups"):
+        del state["optimizer"][groups][0]["maximize"]
+    learner().load_state_dict(state)
+
+
+def test_impossible_counts_without_a_memory_are_refused() -> None:
+    fresh = SGD(nn.Linear(4, 3))
+    state = copy.deepcopy(fresh.state_dict())
+    fill(state["finite_steps"], -1)
+    with pytest.raises(ValueError, match="finite steps"):
+        fresh.load_state_dict(state)
+    fresh.observe(INPUTS, LABELS)
+    for classes in (0, 2**31):
+        state = copy.deepcopy(fresh.state_dict())
+        state["input_spec"]["classes"] = classes
+        with pytest.raises(ValueError, match="described"):
+            fresh.load_state_dict(state)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from perdure.learners import MeanER
+from perdure.learners import ER, MeanER
 from perdure.randomness import generator
 
 LR, WEIGHT, DECAY, RATE, BUFFER, REPLAY, SEED = 0.1, 0.4, 0.9, 0.5, 10, 6, 3
@@ -147,3 +148,15 @@ def test_mean_predicts() -> None:
 def test_invalid_arguments_are_rejected(name: str, value: float) -> None:
     with pytest.raises(ValueError, match=f"{name} is {value}"):
         MeanER(nn.Linear(3, 2), buffer_size=4, **{name: value})  # type: ignore[arg-type]
+
+
+def test_a_weight_of_zero_trains_like_er() -> None:
+    networks = [nn.Linear(6, 3) for _ in range(2)]
+    networks[1].load_state_dict(networks[0].state_dict())
+    options: dict[str, Any] = {"buffer_size": BUFFER, "memory_batch": REPLAY, "lr": LR}
+    learners = MeanER(networks[0], consistency_weight=0, **options), ER(networks[1], **options)
+    for _ in range(5):
+        inputs, labels = torch.randn(4, 6), torch.randint(3, (4,))
+        for learner in learners:
+            learner.observe(inputs, labels)
+    torch.testing.assert_close(networks[0].weight, networks[1].weight)

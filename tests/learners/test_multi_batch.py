@@ -40,6 +40,8 @@ def test_which_networks_are_per_sample() -> None:
     assert not is_per_sample(batchnorm())
     assert not is_per_sample(nn.Sequential(nn.Linear(4, 3), nn.Dropout()))
     assert not is_per_sample(Counting())
+    own_forward = type("Own", (nn.Sequential,), {"forward": lambda self, x: x - x.mean(0)})
+    assert not is_per_sample(own_forward(nn.Linear(4, 3)))
 
 
 def test_which_networks_are_multi_batch_networks() -> None:
@@ -57,6 +59,13 @@ def test_results_equal_one_pass_per_batch(build: type[nn.Module]) -> None:
         torch.testing.assert_close(logits, separate(batch))
     for name, value in separate.state_dict().items():
         torch.testing.assert_close(network.state_dict()[name], value)
+
+
+def test_samples_that_do_not_interact_pass_at_once() -> None:
+    network, sizes = MLP(4, 3), list[int]()
+    network.register_forward_hook(lambda _module, inputs, _: sizes.append(len(inputs[0])))
+    MultiBatchForward(network)(*BATCHES)
+    assert sizes == [8]
 
 
 @pytest.mark.parametrize("method", [CLSER, DERPP])

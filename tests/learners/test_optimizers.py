@@ -111,6 +111,15 @@ def test_sparse_gradients_are_left_to_the_optimizer() -> None:
     assert in_place_step(optimizer) is None
 
 
+@pytest.mark.parametrize("make", [Adam, lambda p: SGD(p, lr=0.1, momentum=0.9)])
+def test_complex_weights_are_left_to_the_optimizer(make: Callable[[Any], Optimizer]) -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    weight.grad = torch.ones_like(weight)
+    optimizer = make([weight])
+    optimizer.step()
+    assert in_place_step(optimizer) is None
+
+
 @pytest.mark.parametrize("name", SAME)
 def test_observe_and_a_bare_loop_end_with_the_same_weights(name: str) -> None:
     """`observe` postpones the operations, a bare loop calls the optimizer."""

@@ -196,8 +196,7 @@ def norms_with_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
     found: list[nn.Module] = []
 
     def inspect_input(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
-        channels = inputs[0].shape[1] if inputs and isinstance(inputs[0], Tensor) else 0
-        if channels and inputs[0].numel() == channels:
+        if inputs and inputs[0].numel() == inputs[0].shape[1]:
             found.append(norm)
 
     norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]

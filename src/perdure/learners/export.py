@@ -93,7 +93,7 @@ def _to_onnx(program: ExportedProgram, example: Inputs) -> bytes:
     try:
         with _quiet():
             exported = torch.onnx.export(
-                program, input_names=names, output_names=["logits"], dynamo=True, verbose=False
+                program, input_names=names, output_names=["logits"], verbose=False
             )
     except Exception as error:  # the converter raises errors of many types
         raise ValueError(

@@ -62,8 +62,6 @@ def check_optimizer_state(
 
 def _plain(group: Mapping[str, Any], name: str) -> Any:
     value = group.get("initial_lr", group[name]) if name == "lr" else group[name]
-    if isinstance(value, Tensor):
-        return float(value)
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -131,8 +129,9 @@ def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
             )
         if contents.labels.dtype != torch.int64 or contents.labels.ndim != 1:
             raise ValueError(f"{name} has labels {layout(contents.labels)}, not int64 []")
-        if int(contents.labels.min()) < 0 or int(contents.labels.max()) >= classes:
-            raise ValueError(f"{name} has labels outside 0 to {classes - 1}")
+        low, high = map(int, contents.labels.aminmax())
+        if low < 0 or high >= classes:
+            raise ValueError(f"{name} has labels from {low} to {high}, not from 0 to {classes - 1}")
         logits = contents.logits
         if learner.stores_logits and logits is None:
             raise ValueError(f"{name} has no logits")
