@@ -105,7 +105,7 @@ class Snapshot:
             return
         copies = self._copies.get(key)
         try:
-            if copies is None or len(copies) != len(tensors) or copies[0].dtype != tensors[0].dtype:
+            if copies is None or [c.dtype for c in copies] != [t.dtype for t in tensors]:
                 raise RuntimeError
             torch._foreach_copy_(copies, tensors)
         except RuntimeError:  # other tensors than in the last step

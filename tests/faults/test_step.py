@@ -255,6 +255,24 @@ def test_gradients_are_enabled_after_an_interrupted_restoration(
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("converted", [(0,), (1,), (0, 1)])
+def test_tensors_are_restored_exactly_after_a_conversion(converted: tuple[int, ...]) -> None:
+    owner, tensors = Reservoir(4), [torch.rand(2), torch.rand(2)]
+    snapshot = undo.Snapshot(owner)
+    snapshot.take()
+    undo.save_tensors(owner, tensors)
+    snapshot.commit()
+    for number in converted:
+        tensors[number].data = torch.rand(2, dtype=torch.float64)
+    before = copy.deepcopy(tensors)
+    snapshot.take()
+    undo.save_tensors(owner, tensors)
+    for tensor in tensors:
+        tensor.zero_()
+    snapshot.restore()
+    assert all(map(torch.equal, tensors, before))
+
+
 def test_attributes_of_a_users_method_are_restored() -> None:
     learner = Own(network())
     for batch in batches(False):
