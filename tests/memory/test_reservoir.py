@@ -3,7 +3,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
 import torch
@@ -38,6 +38,7 @@ def test_every_sample_is_kept_in_order_until_full(batch: int) -> None:
         memory.add(samples(first, min(batch, 9 - first)))
         assert labels(memory) == list(range(memory.filled))
     assert (memory.filled, int(memory.seen)) == (9, 9)
+    assert not memory.full
 
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 99))
@@ -62,6 +63,7 @@ def test_batches_match_algorithm_2_sample_by_sample(
     assert contents is not None
     assert contents.inputs[:, 1].tolist() == kept
     assert (memory.filled, int(memory.seen)) == (min(buffer_size, seen), seen)
+    assert memory.full == (seen >= buffer_size)
 
 
 class OneTooFew(Reservoir):
@@ -189,6 +191,16 @@ def test_inputs_keep_their_dtype_and_values(dtype: torch.dtype) -> None:
     assert contents.inputs.dtype == drawn.inputs.dtype == dtype
     assert contents.inputs.equal(inputs)
     assert contents.logits is None
+
+
+def test_inputs_may_have_any_size_and_start_anywhere_in_memory() -> None:
+    for size, start in product((7, 8, 9, 16), range(10)):
+        inputs = torch.arange(start + 3 * size, dtype=torch.uint8)[start:].view(3, size)
+        memory = Reservoir(3)
+        memory.add(Samples(inputs, torch.arange(3)))
+        contents = memory.contents()
+        assert contents is not None
+        assert contents.inputs.equal(inputs)
 
 
 def test_logits_are_stored_without_gradient() -> None:

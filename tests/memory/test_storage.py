@@ -104,6 +104,16 @@ def test_structures_of_any_dtype_are_kept(
         assert stored[drawn.labels].equal(one)
 
 
+@pytest.mark.parametrize("in_file", [False, True])
+def test_inputs_may_be_empty(in_file: bool, tmp_path: Path) -> None:
+    memory = Reservoir(5, storage=Storage(memory_folder=tmp_path if in_file else None))
+    memory.add(Samples(torch.zeros(3, 0), torch.arange(3)))
+    drawn = memory.draw(3)
+    assert drawn is not None
+    assert drawn.inputs.shape == (3, 0)
+    assert set(drawn.labels.tolist()) == {0, 1, 2}
+
+
 def test_large_rows_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advised: list[tuple[int, int]] = []
     advise = storage._advise
@@ -213,6 +223,7 @@ def test_only_files_prevent_capture(tmp_path: Path) -> None:
     assert Storage().capturable(gpu)
     assert Storage("cpu").capturable(gpu)
     assert not Storage(memory_folder=tmp_path).capturable(gpu)
+    assert Reservoir(5, storage=Storage(memory_folder=tmp_path)).capturable  # on a CPU
 
 
 def test_long_restores_write_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,7 +355,9 @@ def _copy_rows(storage: Tensor, rows: Tensor, values: Tensor) -> None:
     """
     values = values.contiguous()
     row, size = math.prod(storage.shape[1:]), storage.element_size()
-    if row and row * size % 8 == 0:
+    if not row:
+        return
+    if row * size % 8 == 0:
         if values.storage_offset() * size % 8:
             values = values.clone()
         row = row * size // 8
