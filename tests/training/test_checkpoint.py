@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -251,6 +252,7 @@ def test_runs_that_cannot_be_resumed_are_not_saved(tmp_path: Path) -> None:
     with saved:
         train([toy.run("er", 3, stream)], callbacks=[saved])
     assert store(tmp_path).numbers() == []
+    assert not saved.checkpoint_due()
 
 
 def test_runs_at_different_positions_are_not_trained_together() -> None:
@@ -263,7 +265,8 @@ def test_runs_at_different_positions_are_not_trained_together() -> None:
 # -- groups ---------------------------------------------------------------------------------
 
 
-def test_a_group_resumes_from_the_newest_checkpoint_in_common(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [3, 4])
+def test_a_group_resumes_from_the_newest_checkpoint_in_common(late: int, tmp_path: Path) -> None:
     seeds = (3, 4, 5)
     whole = runs_of("er", "split", seeds)
     train(whole)
@@ -271,7 +274,7 @@ def test_a_group_resumes_from_the_newest_checkpoint_in_common(tmp_path: Path) ->
     begun, saved = runs_of("er", "split", seeds), checkpointer(tmp_path, *seeds)
     assert saved.resume(begun)
     stop_at(begun, 7, saved)
-    for path in store(tmp_path, 4).path.glob("2.*"):
+    for path in store(tmp_path, late).path.glob("2.*"):
         path.unlink()  # not yet written
     resumed = runs_of("er", "split", seeds)
     assert checkpointer(tmp_path, *seeds).resume(resumed)
@@ -426,6 +429,14 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     assert two.numbers() == [1]  # the damaged one is removed
 
 
+def test_a_damaged_checkpoint_that_is_not_needed_causes_no_warning(
+    two: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    (two.path / "1.safetensors").write_bytes(b"")
+    assert resumed_step(two) == 7
+    assert not caplog.records
+
+
 IMPOSSIBLE: dict[str, list[Any]] = {
     "step": [math.inf, -5],
     "seconds": [math.inf, math.nan],
@@ -512,6 +523,22 @@ def test_events_are_truncated_to_the_checkpoint(tmp_path: Path) -> None:
     assert (folder.path / "events.jsonl").read_bytes() == before
 
 
+def test_events_are_on_disk_before_the_checkpoint_that_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (only,) = checkpointer(tmp_path).stores
+    only.events.write_bytes(b"{}\n")
+    fsync, flushed = os.fsync, list[tuple[int, list[int]]]()
+
+    def note(descriptor: int) -> None:
+        flushed.append((os.fstat(descriptor).st_ino, only.numbers()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    only.add({}, {}, events=3)
+    assert (only.events.stat().st_ino, []) in flushed
+
+
 def test_altered_events_are_discarded_with_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -557,13 +584,14 @@ def test_training_continues_if_the_state_cannot_be_written(
         def state_dict(self) -> State:
             return {"handle": object()}
 
-    saved = checkpointer(tmp_path, interval=1e-9)
-    run = toy.run("sgd", 3, batches(Odd(9)))
+    saved = Recording(tmp_path, interval=1e-9)
+    run = toy.run("sgd", 3, from_batches(Odd(9), classes=8, shape=(1, 4, 4)))
     with saved:
         train([run], callbacks=[saved])
-    assert run.step == 16
+    assert run.step == 9
     (record,) = caplog.records
     assert "cannot write a checkpoint" in record.getMessage()
+    assert [step for step, _ in saved.calls] == [1, 9]  # not again until the end of the task
 
 
 def test_training_time_adds_up_over_processes(two: CheckpointStore) -> None:
