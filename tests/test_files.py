@@ -154,5 +154,7 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
 
 def test_the_memory_of_an_unknown_system_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2**28 < memory_bytes() < 2**50
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.get)
+    assert memory_bytes() == 4096 * 1000
     monkeypatch.delattr(os, "sysconf")
     assert memory_bytes() == 2**40

@@ -64,7 +64,7 @@ def test_too_small_a_budget_is_refused() -> None:
     memory = Reservoir(buffer_bytes=SIZE_OF_ROW - 1)
     with pytest.raises(ValueError, match="32 bytes"):
         memory.add(batch(2))
-    assert memory.filled == 0
+    assert (memory.filled, memory.buffer_size) == (0, 0)
 
 
 @pytest.mark.parametrize("stop", [0, 2])
@@ -82,6 +82,16 @@ def test_state_resumes(stop: int) -> None:
         make("clser", buffer_bytes=budget + 1).load_state_dict(one.state_dict())
     with pytest.raises(ValueError, match="buffer_size"):
         make("clser", buffer_size=9).load_state_dict(one.state_dict())
+
+
+def test_the_size_is_unknown_again_after_the_state_of_an_empty_memory() -> None:
+    memory = Reservoir(buffer_bytes=1000)
+    empty = memory.state_dict()
+    memory.add(batch(2))
+    memory.load_state_dict(empty)
+    assert memory.buffer_size == 0
+    assert not memory.full
+    memory.load_state_dict(memory.state_dict())
 
 
 @pytest.mark.parametrize(
