@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from fractions import Fraction
 from itertools import combinations, product
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from scipy import stats
 from torch import Tensor
 
 from perdure.memory import Reservoir, TaskBuffer
+from perdure.memory.episodic import MAX_SIZE
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.state import as_bytes
 
 
 def samples(first: int, count: int) -> Samples:
@@ -225,10 +228,17 @@ def test_stored_samples_are_copies() -> None:
     assert labels(memory) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("buffer_size", [0, -3])
-def test_invalid_buffer_size_is_rejected(buffer_size: int) -> None:
+@pytest.mark.parametrize("buffer_size", [0, -3, 2.5, True, MAX_SIZE + 1])
+def test_invalid_buffer_size_is_rejected(buffer_size: Any) -> None:
     with pytest.raises(ValueError, match=f"buffer_size is {buffer_size}"):
         Reservoir(buffer_size)
+
+
+def test_extreme_buffer_sizes_are_accepted() -> None:
+    assert Reservoir(MAX_SIZE).buffer_size == MAX_SIZE
+    assert TaskBuffer(3, tasks=3).share == 1
+    with pytest.raises(ValueError, match="3 tasks"):
+        TaskBuffer(2, tasks=3)
 
 
 # -- drawing --------------------------------------------------------------------------------
@@ -243,8 +253,10 @@ def test_an_empty_memory_has_no_sample_of_any_class() -> None:
 
 def test_draw_from_an_empty_memory_is_none() -> None:
     memory = Reservoir(4)
-    assert memory.draw(3) is None
-    assert memory.contents() is None
+    for _ in range(2):
+        assert memory.draw(3) is None
+        assert memory.contents() is None
+        memory.reserve(samples(0, 3))
 
 
 @pytest.mark.parametrize(("filled", "count"), [(3, 2), (3, 3), (3, 9), (20, 4)])
@@ -331,12 +343,22 @@ def test_inconsistent_state_is_rejected() -> None:
         Reservoir(6).load_state_dict({**state, "stored": {}})
 
 
-@pytest.mark.parametrize("inputs", [torch.ones(2, 2).double(), torch.ones(2, 3)])
-def test_samples_unlike_the_stored_ones_are_rejected(inputs: Tensor) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        Samples(torch.ones(2, 2).double(), torch.arange(2)),
+        Samples(torch.ones(2, 3), torch.arange(2)),
+        Samples(torch.ones(2, 2), torch.arange(2), torch.ones(2, 4)),
+        Samples(torch.ones(2, 2), torch.arange(2).int()),
+    ],
+    ids=["another dtype", "another shape", "with logits", "other labels"],
+)
+def test_samples_unlike_the_stored_ones_are_rejected(other: Samples) -> None:
     memory = grown(6, 3)
+    before = as_bytes(memory.state_dict(), {})
     with pytest.raises(ValueError, match="the memory stores"):
-        memory.add(Samples(inputs, torch.arange(2)))
-    assert labels(memory) == [0, 1, 2]
+        memory.add(other)
+    assert as_bytes(memory.state_dict(), {}) == before
 
 
 def test_groups_must_add_up() -> None:
@@ -346,6 +368,8 @@ def test_groups_must_add_up() -> None:
     TaskBuffer(4, tasks=2).load_state_dict(state)
     with pytest.raises(ValueError, match="add up"):
         TaskBuffer(4, tasks=2).load_state_dict({**state, "counts": [1]})
+    with pytest.raises(ValueError, match=r"zip|add up"):
+        TaskBuffer(4, tasks=2).load_state_dict({**state, "counts": [2, 0]})
 
 
 @pytest.mark.parametrize(
