@@ -335,6 +335,7 @@ def test_checkpoints_are_written_at_regular_intervals(
         train(runs_of("sgd", "split"), callbacks=[saved], stop=second)
     steps = [step for step, _ in saved.calls]
     assert steps == [4, 8, 8, 12, 16, 16, 20, 24, 24, 28, 32, 32]  # a task has 8 steps
+    assert saved.seconds == now - 1000
 
 
 def test_no_checkpoint_is_due_while_one_is_being_written(tmp_path: Path) -> None:
@@ -369,6 +370,18 @@ def test_the_last_two_checkpoints_are_kept_until_the_end(tmp_path: Path) -> None
     assert store(tmp_path).latest_step() == run.step
     saved.clear()
     assert not store(tmp_path).path.exists()
+
+
+def test_a_checkpoint_that_is_being_written_is_removed_too(tmp_path: Path) -> None:
+    saved = checkpointer(tmp_path)
+    (slow,) = saved.stores
+    add = slow.add
+    never = threading.Event()
+    slow.add = lambda *what: (never.wait(0.05), add(*what))[1]  # type: ignore[method-assign]
+    saved.on_checkpoint(runs_of("sgd", "split"))
+    saved.clear()
+    saved.wait()
+    assert slow.numbers() == []
 
 
 def test_a_jumping_clock_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -485,6 +498,13 @@ def test_a_checkpoint_of_another_network_is_refused(two: CheckpointStore) -> Non
         Checkpointer([two], math.inf, ENVIRONMENT).resume([run])
 
 
+def test_a_checkpoint_without_the_state_of_a_run_is_refused(two: CheckpointStore) -> None:
+    manifest = read_manifest(two.path / "2.json")
+    two.add({}, {name: manifest[name] for name in checkpoint.Checkpoint.__struct_fields__[1:]}, 0)
+    with pytest.raises(ValueError, match=r"3\.safetensors"):
+        resumed_step(two)
+
+
 def test_a_checkpoint_in_another_format_is_refused(two: CheckpointStore) -> None:
     manifest = two.path / "2.json"
     write_manifest(manifest, {**read_manifest(manifest), "format": 2})
@@ -594,8 +614,26 @@ def test_training_continues_if_the_state_cannot_be_written(
     assert [step for step, _ in saved.calls] == [1, 9]  # not again until the end of the task
 
 
+def test_training_continues_if_the_disk_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = checkpointer(tmp_path, interval=1e-9)
+    saved.stores[0].path.write_text("not a folder")
+    (run,) = runs_of("sgd", "split")
+    with saved:
+        train([run], callbacks=[saved])
+    assert run.step == 32
+    (record,) = caplog.records  # the same problem is reported once
+    assert str(saved.stores[0].path) in record.getMessage()
+
+
 def test_training_time_adds_up_over_processes(two: CheckpointStore) -> None:
     manifest = read_manifest(two.path / "2.json")
     assert manifest["seconds"] > read_manifest(two.path / "1.json")["seconds"] > 0
     assert manifest["resumed"] == [5]
     assert json.loads((two.path / "2.json").read_text())["step"] == 7
+    write_manifest(two.path / "2.json", {**manifest, "seconds": 1000.0})
+    resumed = Checkpointer([two], math.inf, ENVIRONMENT)
+    assert resumed.resume(runs_of("er", "split"))
+    assert resumed.seconds > 1000
+    assert resumed.resumed == [5, 7]
