@@ -15,15 +15,17 @@ from hypothesis import strategies as st
 
 from perdure.files import (
     DamagedError,
+    append_line,
     differs,
     digest,
     memory_bytes,
+    read_bytes,
     read_manifest,
     to_json_bytes,
     write_atomic,
     write_manifest,
 )
-from perdure.state import write_file
+from perdure.state import read_file, write_file
 
 CONTENT = {"of": {"method": "er", "seed": 3}, "step": 12, "seconds": 0.25}
 
@@ -152,7 +154,44 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path: Path) -> None
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_files_are_read_through_links_but_not_written(tmp_path: Path) -> None:
+    path, link = tmp_path / "file", tmp_path / "link"
+    append_line(path, "first")
+    append_line(path, "second")
+    link.symlink_to(path)
+    assert read_bytes(link) == b"first\nsecond\n"
+    with pytest.raises(OSError, match="symbolic link"):
+        append_line(link, "third")
+    assert read_bytes(path) == b"first\nsecond\n"
+
+
+def test_a_file_may_be_as_large_as_the_limit(tmp_path: Path) -> None:
+    paths = [tmp_path / "file", Path("/proc/version")]  # the system states a size of 0
+    paths[0].write_bytes(b"content")
+    for path in filter(Path.exists, paths):
+        content = path.read_bytes()
+        assert read_bytes(path, len(content)) == content
+        with pytest.raises(DamagedError, match="too large"):
+            read_bytes(path, len(content) - 1)
+
+
+def test_no_file_stays_open(tmp_path: Path) -> None:
+    def next_descriptor() -> int:
+        descriptor = os.open(os.devnull, os.O_RDONLY)
+        os.close(descriptor)
+        return descriptor
+
+    before = next_descriptor()
+    write_file(tmp_path / "state", {}, {})
+    read_file(tmp_path / "state")
+    with pytest.raises(OSError, match="not a regular file"):
+        read_bytes(tmp_path)
+    assert next_descriptor() == before
+
+
 def test_the_memory_of_an_unknown_system_is_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 2**28 < memory_bytes() < 2**50
+    monkeypatch.setattr(os, "sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.get)
+    assert memory_bytes() == 4096 * 1000
     monkeypatch.delattr(os, "sysconf")
     assert memory_bytes() == 2**40

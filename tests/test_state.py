@@ -231,8 +231,9 @@ def test_arbitrary_metadata_is_rejected_or_read(meta: Any) -> None:
         ("null", "was not written by perdure"),
         ('{"format": 1}', "was not written by perdure"),
         ('{"format": 99, "values": {}}', f"has format 99; this version reads format {FORMAT}"),
+        ('{"format": 1, "values": {"a": 1, "a/b": 2}, "about": {}}', "a/b"),
     ],
-    ids=["empty", "deep", "null", "no values", "from the future"],
+    ids=["empty", "deep", "null", "no values", "from the future", "a value and a group"],
 )
 def test_unknown_metadata_is_rejected_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(ValueError, match=message):
@@ -264,6 +265,19 @@ def test_folder_and_missing_file_are_rejected(tmp_path: Path) -> None:
         read_file(tmp_path)
 
 
+def test_a_file_larger_than_the_memory_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "state"
+    write_file(path, {"weights": torch.zeros(10)}, {})
+    size = path.stat().st_size
+    monkeypatch.setattr("perdure.state.memory_bytes", lambda: size)
+    read_file(path)
+    monkeypatch.setattr("perdure.state.memory_bytes", lambda: size - 1)
+    with pytest.raises(ValueError, match="memory"):
+        read_file(path)
+
+
 class Trap:
     """Creates a folder if it is unpickled."""
 
@@ -291,6 +305,8 @@ def test_unsupported_values_are_rejected_before_anything_is_written(
     for value in ({1, 2}, b"bytes", object(), 1j):
         with pytest.raises(TypeError):
             write_file(tmp_path / "state", {"a": value}, {})
+    with pytest.raises(ValueError, match="odd"):
+        write_file(tmp_path / "state", {"odd": torch.zeros(1, dtype=torch.complex128)}, {})
     assert list(tmp_path.iterdir()) == []
 
 
@@ -332,7 +348,11 @@ def test_tensor_of_another_shape_is_rejected() -> None:
 def test_weights_that_a_network_lacks_are_rejected() -> None:
     network = torch.nn.Linear(2, 2)
     state = get_state(network)
-    for other, name in (({**state, "scale": torch.ones(1)}, "scale"), ({"bias": 0}, "weight")):
+    for other, name in (
+        ({**state, "scale": torch.ones(1)}, "scale"),
+        ({"bias": 0}, "weight"),
+        ({**state, "bias": torch.ones(3)}, "bias"),
+    ):
         with pytest.raises(ValueError, match=name):
             load_state(network, other)
 
@@ -378,6 +398,27 @@ def test_optimizer_resumes_from_a_file(build: Any) -> None:
     learn(other, second, 3)
     assert one.weight.equal(other.weight)
     assert second.param_groups[0]["lr"] == 0.03
+
+
+def test_the_state_of_an_optimizer_is_a_copy() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD([weight], lr=0.1, momentum=0.9)
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    state = get_state(optimizer)
+    optimizer.step()
+    assert state["state"]["0"]["momentum_buffer"].tolist() == [1, 1]
+
+
+def test_groups_of_an_optimizer_keep_their_own_settings_and_schedules() -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1)
+    state = get_state(optimizer)
+    (group,) = state["groups"]
+    load_state(optimizer, {**state, "groups": [{**group, "initial_lr": 0.5, "unknown": 1}]})
+    assert optimizer.param_groups[0]["initial_lr"] == 0.5
+    assert "unknown" not in optimizer.param_groups[0]
+    with pytest.raises(ValueError, match=r"zip|group"):
+        load_state(optimizer, {**state, "groups": [group, group]})
 
 
 def test_is_stateful() -> None:

@@ -45,6 +45,11 @@ class Snapshot:
         owner: Object that the step changes.
     """
 
+    actions: list[tuple[Callable[..., object], tuple[Any, ...]]]
+    """Actions that undo changes, in the order of the changes."""
+    _dicts: list[tuple[dict[Any, Any], dict[Any, Any]]]
+    _saved: dict[object, bool]
+
     def __init__(self, owner: Undoable) -> None:
         self._owner = owner
         self._contents: _Contents | None = None
@@ -58,13 +63,6 @@ class Snapshot:
         self._gradients: bool | None = None
         """Whether gradients were enabled: an interrupted `no_grad` leaves them disabled."""
         self._keep = partial(setattr, self, "taken", False)
-        self._clear()
-
-    def _clear(self) -> None:
-        self.actions: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
-        """Actions that undo changes, in the order of the changes."""
-        self._dicts: list[tuple[dict[Any, Any], dict[Any, Any]]] = []
-        self._saved: dict[object, bool] = {}
 
     def take(self, *, may_postpone: bool = False) -> None:
         """Save the state, and what this thread saves until `commit` or `restore`.
@@ -73,7 +71,7 @@ class Snapshot:
             may_postpone: Whether `postpone` may have an effect.
         """
         self._outer = None if _current.snapshot is self else _current.snapshot
-        self._clear()
+        self.actions, self._saved = [], {}
         self._gradients = torch.is_grad_enabled()
         contents = self._contents
         if contents is None or (dicts := contents.copy_dicts()) is None:
@@ -105,7 +103,7 @@ class Snapshot:
             return
         copies = self._copies.get(key)
         try:
-            if copies is None or len(copies) != len(tensors) or copies[0].dtype != tensors[0].dtype:
+            if copies is None or [c.dtype for c in copies] != [t.dtype for t in tensors]:
                 raise RuntimeError
             torch._foreach_copy_(copies, tensors)
         except RuntimeError:  # other tensors than in the last step

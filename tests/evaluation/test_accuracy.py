@@ -127,6 +127,15 @@ def test_task_il_masks_the_classes_of_other_tasks() -> None:
     assert found.per_class == [0.0, 0.0, 0.0, 100.0]
 
 
+@pytest.mark.parametrize("outputs", [2, 3])
+def test_a_class_that_the_predictor_does_not_have_is_never_predicted(outputs: int) -> None:
+    labels = [0, 1, 2, 3]
+    tests = [Test("a", Source(0, labels), torch.tensor(labels), (0, 3))]
+    found = accuracies(Table(torch.eye(4)[:, :outputs]), tests)
+    assert found.class_il == [25.0 * outputs]
+    assert found.per_class == [100.0 if label < outputs else 0.0 for label in labels]
+
+
 @pytest.mark.parametrize("chunk", [1, 3, 1000])
 def test_inputs_are_predicted_in_chunks(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(structures, "MAX_CHUNK", chunk)

@@ -59,6 +59,11 @@ def test_a_confidence_of_1_counts_in_the_last_bin() -> None:
     assert found.ece == 0.5
 
 
+def test_a_confidence_between_two_bins_counts_in_the_upper_one() -> None:
+    found = calibration(torch.zeros(1, 2), torch.tensor([0]), bins=2)
+    assert [part.count for part in found.bins] == [0, 1]
+
+
 def test_float32_scores_do_not_round_to_a_confidence_of_1() -> None:
     found = calibration(torch.tensor([[20.0, 0.0]]), torch.tensor([0]))
     assert 0 < found.ece < 1e-8

@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections import Counter
 from collections.abc import Iterator
 from importlib import import_module
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from perdure.evaluation import flatness, training_samples
@@ -138,6 +139,18 @@ def test_all_training_samples_are_returned_if_there_are_fewer() -> None:
     assert training_samples(tasks, 100, batch=5, seed=0).labels.tolist() == list(range(7))
 
 
+def test_samples_of_a_task_are_freed_when_they_have_been_drawn() -> None:
+    def build() -> Samples:
+        whole = numbered(0, 3)
+        built.append(weakref.ref(whole.inputs))
+        return whole
+
+    built: list[weakref.ref[Tensor]] = []
+    tasks = [Task("a", build)]
+    training_samples(tasks, 2, batch=5, seed=0)
+    assert built[-1]() is None
+
+
 def test_all_training_samples_are_equally_likely() -> None:
     tasks = [Task("a", lambda: numbered(0, 6)), Task("b", lambda: numbered(6, 2))]
     counts = Counter[int]()
@@ -147,8 +160,9 @@ def test_all_training_samples_are_equally_likely() -> None:
     assert all(abs(counts[i] - 200) < 60 for i in range(8))
 
 
-def test_an_endless_task_is_read_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("limit", [50, 56])
+def test_an_endless_task_is_read_up_to_a_limit(limit: int, monkeypatch: pytest.MonkeyPatch) -> None:
     module = import_module("perdure.evaluation.flatness")  # the attribute is the function
-    monkeypatch.setattr(module, "MAX_COLLECTED", 50)
+    monkeypatch.setattr(module, "MAX_COLLECTED", limit)
     found = training_samples([composed(0, None)], 1000, batch=8, seed=0)
     assert found.labels.tolist() == list(range(56))

@@ -35,6 +35,13 @@ def test_a_single_task_has_no_forgetting_or_transfer() -> None:
         assert metric([[10.0], [90.0]]) is None
 
 
+def test_a_run_that_was_stopped_early_has_fewer_tasks_than_tests() -> None:
+    stopped = THREE[:3]
+    assert forgetting(stopped) == 90 - 95
+    assert backward_transfer(stopped) == 95 - 90
+    assert forward_transfer(stopped) == 30 - 10
+
+
 def test_missing_entries_are_ignored() -> None:
     sparse: list[list[float | None]] = [
         [10.0, 10.0, 12.0],

@@ -79,6 +79,10 @@ def test_files_of_the_user_among_checkpoints_are_kept(precious: Path, tmp_path: 
     for _ in range(3):
         store.add({}, {}, 0)
     store.clear()
+    linked = CheckpointStore(tmp_path / "linked", {"seed": 0})
+    linked.path.parent.mkdir()
+    linked.path.symlink_to(precious)
+    assert linked.numbers() == []
     left = content(store.path)
     assert set(left) == {"notes.txt", ".notes.tmp", "events", "lock"}
     empty = CheckpointStore(tmp_path / "other", {"seed": 0})

@@ -255,6 +255,93 @@ def test_gradients_are_enabled_after_an_interrupted_restoration(
     assert torch.is_grad_enabled()
 
 
+@pytest.mark.parametrize("converted", [(0,), (1,), (0, 1)])
+def test_tensors_are_restored_exactly_after_a_conversion(converted: tuple[int, ...]) -> None:
+    owner, tensors = Reservoir(4), [torch.rand(2), torch.rand(2)]
+    snapshot = undo.Snapshot(owner)
+    snapshot.take()
+    undo.save_tensors(owner, tensors)
+    snapshot.commit()
+    for number in converted:
+        tensors[number].data = torch.rand(2, dtype=torch.float64)
+    before = copy.deepcopy(tensors)
+    snapshot.take()
+    undo.save_tensors(owner, tensors)
+    for tensor in tensors:
+        tensor.zero_()
+    snapshot.restore()
+    assert all(map(torch.equal, tensors, before))
+
+
+class Holder(undo.Undoable):
+    """An object with a tensor."""
+
+    def __init__(self) -> None:
+        self.tensor = torch.zeros(3)
+
+
+@pytest.mark.parametrize("name", ["tensor", "other"])
+def test_attributes_that_were_replaced_or_added_are_restored(name: str) -> None:
+    owner = Holder()
+    snapshot = undo.Snapshot(owner)
+    snapshot.take()
+    snapshot.commit()
+    setattr(owner, name, torch.ones(1))
+    snapshot.take()
+    getattr(owner, name).add_(1)
+    snapshot.restore()
+    assert getattr(owner, name).tolist() == [1]
+
+
+def test_what_a_step_saves_twice_is_restored_to_the_first_value() -> None:
+    owner, tensor, network = Holder(), torch.zeros(2), nn.Linear(2, 2)
+    optimizer = torch.optim.Adam(network.parameters())
+    snapshot = undo.Snapshot(owner)
+    for _ in range(2):  # without a state of the optimizer, and with one
+        before = copy.deepcopy([network.state_dict(), optimizer.state_dict()["state"]])
+        snapshot.take()
+        for _ in range(2):
+            undo.save_tensors(owner, [tensor])
+            tensor += 1
+            undo.save_optimizer(optimizer)
+            network(torch.ones(1, 2)).sum().backward()
+            optimizer.step()
+        snapshot.restore()
+        assert tensor.tolist() == [0, 0]
+        after = [network.state_dict(), optimizer.state_dict()["state"]]
+        torch.testing.assert_close(after, before, rtol=0, atol=0)
+        network(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+
+def test_hooks_and_parameters_of_a_call_that_failed_are_removed() -> None:
+    network = nn.Linear(2, 2)
+    weight, snapshot = network.weight, undo.Snapshot(Holder())
+    snapshot.take()
+    undo.save_hooks(network)
+    undo.save_parameters(network)
+    network.register_forward_pre_hook(print)
+    network.weight = nn.Parameter(torch.zeros(2, 2))
+    snapshot.restore()
+    assert not network._forward_pre_hooks
+    assert network.weight is weight
+
+
+def test_a_step_that_contains_one_of_another_learner_is_undone() -> None:
+    class Outer(SGD):
+        def step(self, inputs: Any, labels: Tensor) -> None:
+            inner.observe(inputs, labels)
+            super().step(inputs, labels)
+            raise Fault
+
+    inner, outer, batch = SGD(network()), Outer(network()), batches(False)[0]
+    before = state(outer)
+    with pytest.raises(Fault):
+        outer.observe(*batch[:2])
+    assert state(outer) == before
+    assert inner.steps == 1
+
+
 def test_attributes_of_a_users_method_are_restored() -> None:
     learner = Own(network())
     for batch in batches(False):

@@ -43,6 +43,20 @@ def test_herding_is_greedy(size: int, count: int, seed: int, scaled: bool) -> No
         assert distance(found[k - 1]) == pytest.approx(min(others), abs=1e-9)
 
 
+def test_features_are_the_last_input_of_the_last_linear_layer() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(3, 2)
+
+        def forward(self, inputs: Tensor) -> Tensor:
+            self.head(torch.ones(1, 3))
+            return self.head(inputs)  # type: ignore[no-any-return]
+
+    inputs = torch.randn(5, 3)
+    torch.testing.assert_close(NearestMeanClassifier(Twice()).features(inputs), unit(inputs))
+
+
 def test_classes_share_the_memory_and_lose_their_last_exemplars() -> None:
     memory = ExemplarSet(11)
     history: list[dict[int, Tensor]] = []

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import inspect
 import resource
+from functools import partial
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from torch import nn
 
 from perdure import Learner, Samples
 from perdure.catalog import METHODS, find_learner
-from perdure.memory import Reservoir
+from perdure.memory import BalancedTaskBuffer, Reservoir, TaskBuffer
 from perdure.sizes import format_bytes, parse_bytes
 
 SIZE_OF_ROW = 4 * 6 + 8
@@ -64,7 +65,7 @@ def test_too_small_a_budget_is_refused() -> None:
     memory = Reservoir(buffer_bytes=SIZE_OF_ROW - 1)
     with pytest.raises(ValueError, match="32 bytes"):
         memory.add(batch(2))
-    assert memory.filled == 0
+    assert (memory.filled, memory.buffer_size) == (0, 0)
 
 
 @pytest.mark.parametrize("stop", [0, 2])
@@ -82,6 +83,29 @@ def test_state_resumes(stop: int) -> None:
         make("clser", buffer_bytes=budget + 1).load_state_dict(one.state_dict())
     with pytest.raises(ValueError, match="buffer_size"):
         make("clser", buffer_size=9).load_state_dict(one.state_dict())
+
+
+def test_a_budget_may_be_the_size_of_one_sample() -> None:
+    memory = Reservoir(buffer_bytes=SIZE_OF_ROW)
+    memory.add(batch(2))
+    assert (memory.buffer_size, memory.filled) == (1, 1)
+
+
+@pytest.mark.parametrize("kind", [BalancedTaskBuffer, partial(TaskBuffer, tasks=1)])
+def test_a_task_may_fill_the_budget(kind: Any) -> None:
+    memory = kind(buffer_bytes=10 * SIZE_OF_ROW)
+    memory.add(batch(30))
+    assert memory.counts == {0: 10}
+
+
+def test_the_size_is_unknown_again_after_the_state_of_an_empty_memory() -> None:
+    memory = Reservoir(buffer_bytes=1000)
+    empty = memory.state_dict()
+    memory.add(batch(2))
+    memory.load_state_dict(empty)
+    assert memory.buffer_size == 0
+    assert not memory.full
+    memory.load_state_dict(memory.state_dict())
 
 
 @pytest.mark.parametrize(

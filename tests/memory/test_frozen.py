@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from perdure import catalog, fit
 from perdure.learners import CLSER, ER, MER, ICaRL, Learner, MeanER
 from perdure.memory import SemanticMemory
+from perdure.memory.frozen import copy_network
 from perdure.records import Samples
 
 
@@ -52,6 +53,15 @@ WITH_COPIES: dict[str, Callable[[nn.Module], Learner]] = {
     "icarl": partial(ICaRL, buffer_size=20),
 }
 ARGUMENTS: dict[str, Any] = {"buffer_size": 20, "tasks": 2}
+
+
+def test_statistics_that_still_change_are_not_shared() -> None:
+    backbone = nn.Sequential(nn.BatchNorm1d(4), nn.BatchNorm1d(4)).requires_grad_(False).eval()
+    backbone[1].train()
+    copied = copy_network(backbone)
+    copied(torch.rand(8, 4))
+    assert copied.get_buffer("0.running_mean") is backbone.get_buffer("0.running_mean")
+    assert backbone.get_buffer("1.running_mean").tolist() == [0] * 4
 
 
 @pytest.mark.parametrize("method", sorted({m.learner for m in catalog.METHODS.values()}, key=repr))

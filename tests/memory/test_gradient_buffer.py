@@ -66,6 +66,15 @@ def test_rows_are_selected_in_proportion_to_their_scores() -> None:
     assert stats.chisquare(found, expected).pvalue > 0.01
 
 
+@pytest.mark.parametrize("size", [3, SIZE])
+def test_samples_with_a_score_of_zero_stay(size: int) -> None:
+    memory = GradientBuffer(size)
+    memory.add(samples(size), torch.zeros(size), NO)
+    for score in (0.0, 1.0):
+        memory.add(samples(2, size), torch.full((2,), score), YES)
+    assert labels(memory) == list(range(size))
+
+
 def test_memory_for_a_large_batch_is_linear() -> None:
     """Copies of a block for each sample would take 800 MB."""
     memory = fill(GradientBuffer(SIZE))

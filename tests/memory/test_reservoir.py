@@ -3,7 +3,8 @@ from __future__ import annotations
 import math
 from collections import Counter
 from fractions import Fraction
-from itertools import combinations
+from itertools import combinations, product
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +14,10 @@ from scipy import stats
 from torch import Tensor
 
 from perdure.memory import Reservoir, TaskBuffer
+from perdure.memory.episodic import MAX_SIZE
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.state import as_bytes
 
 
 def samples(first: int, count: int) -> Samples:
@@ -38,6 +41,7 @@ def test_every_sample_is_kept_in_order_until_full(batch: int) -> None:
         memory.add(samples(first, min(batch, 9 - first)))
         assert labels(memory) == list(range(memory.filled))
     assert (memory.filled, int(memory.seen)) == (9, 9)
+    assert not memory.full
 
 
 @given(st.integers(1, 6), st.lists(st.integers(1, 9), min_size=1, max_size=8), st.integers(0, 99))
@@ -62,6 +66,7 @@ def test_batches_match_algorithm_2_sample_by_sample(
     assert contents is not None
     assert contents.inputs[:, 1].tolist() == kept
     assert (memory.filled, int(memory.seen)) == (min(buffer_size, seen), seen)
+    assert memory.full == (seen >= buffer_size)
 
 
 class OneTooFew(Reservoir):
@@ -191,6 +196,16 @@ def test_inputs_keep_their_dtype_and_values(dtype: torch.dtype) -> None:
     assert contents.logits is None
 
 
+def test_inputs_may_have_any_size_and_start_anywhere_in_memory() -> None:
+    for size, start in product((7, 8, 9, 16), range(10)):
+        inputs = torch.arange(start + 3 * size, dtype=torch.uint8)[start:].view(3, size)
+        memory = Reservoir(3)
+        memory.add(Samples(inputs, torch.arange(3)))
+        contents = memory.contents()
+        assert contents is not None
+        assert contents.inputs.equal(inputs)
+
+
 def test_logits_are_stored_without_gradient() -> None:
     memory = Reservoir(4)
     logits = torch.rand(3, 2, requires_grad=True) * 2
@@ -213,10 +228,17 @@ def test_stored_samples_are_copies() -> None:
     assert labels(memory) == [0, 1, 2, 3]
 
 
-@pytest.mark.parametrize("buffer_size", [0, -3])
-def test_invalid_buffer_size_is_rejected(buffer_size: int) -> None:
+@pytest.mark.parametrize("buffer_size", [0, -3, 2.5, True, MAX_SIZE + 1])
+def test_invalid_buffer_size_is_rejected(buffer_size: Any) -> None:
     with pytest.raises(ValueError, match=f"buffer_size is {buffer_size}"):
         Reservoir(buffer_size)
+
+
+def test_extreme_buffer_sizes_are_accepted() -> None:
+    assert Reservoir(MAX_SIZE).buffer_size == MAX_SIZE
+    assert TaskBuffer(3, tasks=3).share == 1
+    with pytest.raises(ValueError, match="3 tasks"):
+        TaskBuffer(2, tasks=3)
 
 
 # -- drawing --------------------------------------------------------------------------------
@@ -231,8 +253,10 @@ def test_an_empty_memory_has_no_sample_of_any_class() -> None:
 
 def test_draw_from_an_empty_memory_is_none() -> None:
     memory = Reservoir(4)
-    assert memory.draw(3) is None
-    assert memory.contents() is None
+    for _ in range(2):
+        assert memory.draw(3) is None
+        assert memory.contents() is None
+        memory.reserve(samples(0, 3))
 
 
 @pytest.mark.parametrize(("filled", "count"), [(3, 2), (3, 3), (3, 9), (20, 4)])
@@ -319,12 +343,22 @@ def test_inconsistent_state_is_rejected() -> None:
         Reservoir(6).load_state_dict({**state, "stored": {}})
 
 
-@pytest.mark.parametrize("inputs", [torch.ones(2, 2).double(), torch.ones(2, 3)])
-def test_samples_unlike_the_stored_ones_are_rejected(inputs: Tensor) -> None:
+@pytest.mark.parametrize(
+    "other",
+    [
+        Samples(torch.ones(2, 2).double(), torch.arange(2)),
+        Samples(torch.ones(2, 3), torch.arange(2)),
+        Samples(torch.ones(2, 2), torch.arange(2), torch.ones(2, 4)),
+        Samples(torch.ones(2, 2), torch.arange(2).int()),
+    ],
+    ids=["another dtype", "another shape", "with logits", "other labels"],
+)
+def test_samples_unlike_the_stored_ones_are_rejected(other: Samples) -> None:
     memory = grown(6, 3)
+    before = as_bytes(memory.state_dict(), {})
     with pytest.raises(ValueError, match="the memory stores"):
-        memory.add(Samples(inputs, torch.arange(2)))
-    assert labels(memory) == [0, 1, 2]
+        memory.add(other)
+    assert as_bytes(memory.state_dict(), {}) == before
 
 
 def test_groups_must_add_up() -> None:
@@ -334,6 +368,8 @@ def test_groups_must_add_up() -> None:
     TaskBuffer(4, tasks=2).load_state_dict(state)
     with pytest.raises(ValueError, match="add up"):
         TaskBuffer(4, tasks=2).load_state_dict({**state, "counts": [1]})
+    with pytest.raises(ValueError, match=r"zip|add up"):
+        TaskBuffer(4, tasks=2).load_state_dict({**state, "counts": [2, 0]})
 
 
 @pytest.mark.parametrize(

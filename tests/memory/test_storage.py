@@ -104,6 +104,16 @@ def test_structures_of_any_dtype_are_kept(
         assert stored[drawn.labels].equal(one)
 
 
+@pytest.mark.parametrize("in_file", [False, True])
+def test_inputs_may_be_empty(in_file: bool, tmp_path: Path) -> None:
+    memory = Reservoir(5, storage=Storage(memory_folder=tmp_path if in_file else None))
+    memory.add(Samples(torch.zeros(3, 0), torch.arange(3)))
+    drawn = memory.draw(3)
+    assert drawn is not None
+    assert drawn.inputs.shape == (3, 0)
+    assert set(drawn.labels.tolist()) == {0, 1, 2}
+
+
 def test_large_rows_are_read_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     advised: list[tuple[int, int]] = []
     advise = storage._advise
@@ -144,6 +154,7 @@ def test_rows_in_a_file_are_restored_after_a_failed_step(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", [Reservoir, partial(TaskBuffer, tasks=2)])
 def test_copies_have_a_file_of_their_own(duplicate: Any, kind: Any, tmp_path: Path) -> None:
     memory = kind(10, storage=Storage(memory_folder=tmp_path))
+    duplicate(memory).add(batch(30))
     memory.add(batch(30))
     other = duplicate(memory)
     before = other.state_dict()
@@ -189,11 +200,12 @@ def test_room_is_reserved_where_the_system_has_no_function_for_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delattr(os, "posix_fallocate")
-    memory = Reservoir(50_000, storage=Storage(memory_folder=tmp_path))
-    memory.add(batch(8))
-    contents = memory.contents()
-    assert contents is not None
-    assert contents.inputs.equal(batch(8).inputs)
+    for size in (8, 50_000):
+        memory = Reservoir(size, storage=Storage(memory_folder=tmp_path))
+        memory.add(batch(8))
+        contents = memory.contents()
+        assert contents is not None
+        assert contents.inputs.equal(batch(8).inputs)
 
 
 def test_states_that_exceed_the_memory_of_the_machine_are_refused(
@@ -201,6 +213,7 @@ def test_states_that_exceed_the_memory_of_the_machine_are_refused(
 ) -> None:
     learner = train(make("er", buffer_size=10, memory_folder=tmp_path))
     monkeypatch.setattr(storage, "memory_bytes", lambda: 10 * 6 * 4 - 1)
+    train(make("er", buffer_size=10)).state_dict()  # the copied inputs are not in a file
     with pytest.raises(ValueError, match="240 bytes"):
         learner.save(tmp_path / "state")
     assert not any(tmp_path.iterdir())
@@ -213,6 +226,15 @@ def test_only_files_prevent_capture(tmp_path: Path) -> None:
     assert Storage().capturable(gpu)
     assert Storage("cpu").capturable(gpu)
     assert not Storage(memory_folder=tmp_path).capturable(gpu)
+    assert Reservoir(5, storage=Storage(memory_folder=tmp_path)).capturable  # on a CPU
+
+
+def test_inputs_stay_on_the_host_if_they_are_in_its_memory_or_a_file(tmp_path: Path) -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    host, others = [Storage("cpu"), Storage(memory_folder=tmp_path)], [Storage(), Storage("cuda")]
+    assert all(each.on_host(gpu) for each in host)
+    assert not any(each.on_host(gpu) for each in others)
+    assert not any(each.on_host(cpu) for each in (*host, *others))
 
 
 def test_long_restores_write_all_rows(monkeypatch: pytest.MonkeyPatch) -> None:

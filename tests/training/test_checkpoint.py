@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -251,6 +252,7 @@ def test_runs_that_cannot_be_resumed_are_not_saved(tmp_path: Path) -> None:
     with saved:
         train([toy.run("er", 3, stream)], callbacks=[saved])
     assert store(tmp_path).numbers() == []
+    assert not saved.checkpoint_due()
 
 
 def test_runs_at_different_positions_are_not_trained_together() -> None:
@@ -263,7 +265,8 @@ def test_runs_at_different_positions_are_not_trained_together() -> None:
 # -- groups ---------------------------------------------------------------------------------
 
 
-def test_a_group_resumes_from_the_newest_checkpoint_in_common(tmp_path: Path) -> None:
+@pytest.mark.parametrize("late", [3, 4])
+def test_a_group_resumes_from_the_newest_checkpoint_in_common(late: int, tmp_path: Path) -> None:
     seeds = (3, 4, 5)
     whole = runs_of("er", "split", seeds)
     train(whole)
@@ -271,7 +274,7 @@ def test_a_group_resumes_from_the_newest_checkpoint_in_common(tmp_path: Path) ->
     begun, saved = runs_of("er", "split", seeds), checkpointer(tmp_path, *seeds)
     assert saved.resume(begun)
     stop_at(begun, 7, saved)
-    for path in store(tmp_path, 4).path.glob("2.*"):
+    for path in store(tmp_path, late).path.glob("2.*"):
         path.unlink()  # not yet written
     resumed = runs_of("er", "split", seeds)
     assert checkpointer(tmp_path, *seeds).resume(resumed)
@@ -332,6 +335,7 @@ def test_checkpoints_are_written_at_regular_intervals(
         train(runs_of("sgd", "split"), callbacks=[saved], stop=second)
     steps = [step for step, _ in saved.calls]
     assert steps == [4, 8, 8, 12, 16, 16, 20, 24, 24, 28, 32, 32]  # a task has 8 steps
+    assert saved.seconds == now - 1000
 
 
 def test_no_checkpoint_is_due_while_one_is_being_written(tmp_path: Path) -> None:
@@ -366,6 +370,18 @@ def test_the_last_two_checkpoints_are_kept_until_the_end(tmp_path: Path) -> None
     assert store(tmp_path).latest_step() == run.step
     saved.clear()
     assert not store(tmp_path).path.exists()
+
+
+def test_a_checkpoint_that_is_being_written_is_removed_too(tmp_path: Path) -> None:
+    saved = checkpointer(tmp_path)
+    (slow,) = saved.stores
+    add = slow.add
+    never = threading.Event()
+    slow.add = lambda *what: (never.wait(0.05), add(*what))[1]  # type: ignore[method-assign]
+    saved.on_checkpoint(runs_of("sgd", "split"))
+    saved.clear()
+    saved.wait()
+    assert slow.numbers() == []
 
 
 def test_a_jumping_clock_has_no_effect(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -426,6 +442,14 @@ def test_the_checkpoint_before_a_damaged_one_is_used(
     assert two.numbers() == [1]  # the damaged one is removed
 
 
+def test_a_damaged_checkpoint_that_is_not_needed_causes_no_warning(
+    two: CheckpointStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    (two.path / "1.safetensors").write_bytes(b"")
+    assert resumed_step(two) == 7
+    assert not caplog.records
+
+
 IMPOSSIBLE: dict[str, list[Any]] = {
     "step": [math.inf, -5],
     "seconds": [math.inf, math.nan],
@@ -474,6 +498,13 @@ def test_a_checkpoint_of_another_network_is_refused(two: CheckpointStore) -> Non
         Checkpointer([two], math.inf, ENVIRONMENT).resume([run])
 
 
+def test_a_checkpoint_without_the_state_of_a_run_is_refused(two: CheckpointStore) -> None:
+    manifest = read_manifest(two.path / "2.json")
+    two.add({}, {name: manifest[name] for name in checkpoint.Checkpoint.__struct_fields__[1:]}, 0)
+    with pytest.raises(ValueError, match=r"3\.safetensors"):
+        resumed_step(two)
+
+
 def test_a_checkpoint_in_another_format_is_refused(two: CheckpointStore) -> None:
     manifest = two.path / "2.json"
     write_manifest(manifest, {**read_manifest(manifest), "format": 2})
@@ -510,6 +541,22 @@ def test_events_are_truncated_to_the_checkpoint(tmp_path: Path) -> None:
     folder.event("metrics", step=6)
     assert checkpointer(tmp_path).resume(runs_of("sgd", "split"))
     assert (folder.path / "events.jsonl").read_bytes() == before
+
+
+def test_events_are_on_disk_before_the_checkpoint_that_follows_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (only,) = checkpointer(tmp_path).stores
+    only.events.write_bytes(b"{}\n")
+    fsync, flushed = os.fsync, list[tuple[int, list[int]]]()
+
+    def note(descriptor: int) -> None:
+        flushed.append((os.fstat(descriptor).st_ino, only.numbers()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    only.add({}, {}, events=3)
+    assert (only.events.stat().st_ino, []) in flushed
 
 
 def test_altered_events_are_discarded_with_a_warning(
@@ -557,13 +604,27 @@ def test_training_continues_if_the_state_cannot_be_written(
         def state_dict(self) -> State:
             return {"handle": object()}
 
-    saved = checkpointer(tmp_path, interval=1e-9)
-    run = toy.run("sgd", 3, batches(Odd(9)))
+    saved = Recording(tmp_path, interval=1e-9)
+    run = toy.run("sgd", 3, from_batches(Odd(9), classes=8, shape=(1, 4, 4)))
     with saved:
         train([run], callbacks=[saved])
-    assert run.step == 16
+    assert run.step == 9
     (record,) = caplog.records
     assert "cannot write a checkpoint" in record.getMessage()
+    assert [step for step, _ in saved.calls] == [1, 9]  # not again until the end of the task
+
+
+def test_training_continues_if_the_disk_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    saved = checkpointer(tmp_path, interval=1e-9)
+    saved.stores[0].path.write_text("not a folder")
+    (run,) = runs_of("sgd", "split")
+    with saved:
+        train([run], callbacks=[saved])
+    assert run.step == 32
+    (record,) = caplog.records  # the same problem is reported once
+    assert str(saved.stores[0].path) in record.getMessage()
 
 
 def test_training_time_adds_up_over_processes(two: CheckpointStore) -> None:
@@ -571,3 +632,8 @@ def test_training_time_adds_up_over_processes(two: CheckpointStore) -> None:
     assert manifest["seconds"] > read_manifest(two.path / "1.json")["seconds"] > 0
     assert manifest["resumed"] == [5]
     assert json.loads((two.path / "2.json").read_text())["step"] == 7
+    write_manifest(two.path / "2.json", {**manifest, "seconds": 1000.0})
+    resumed = Checkpointer([two], math.inf, ENVIRONMENT)
+    assert resumed.resume(runs_of("er", "split"))
+    assert resumed.seconds > 1000
+    assert resumed.resumed == [5, 7]

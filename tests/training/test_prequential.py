@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from perdure import CLSER, ER, SGD, ICaRL, Learner, Samples, fit, from_batches, from_tensors
 from perdure.evaluation import Prequential, PrequentialAccuracy
+from perdure.evaluation.prequential import MAX_WINDOW
 from perdure.results import RunFolder
 from perdure.state import as_bytes
 from perdure.training import Callback, EventLog, Run, train
@@ -86,7 +87,22 @@ def test_the_window_holds_the_last_samples(window: int) -> None:
         assert found.overall == pytest.approx(100 * sum(outcomes) / len(outcomes))
 
 
-@pytest.mark.parametrize("window", [0, -1, 10**12])
+def test_a_restored_window_continues_identically() -> None:
+    one, other = Prequential(4), Prequential(4)
+    one.add(torch.tensor([True, True, True, False, True]))
+    other.add(torch.tensor([False]))
+    other.load_state_dict(one.state_dict())
+    for _ in range(3):
+        assert other.read() == one.read()
+        for each in (one, other):
+            each.add(torch.tensor([False]))
+
+
+def test_the_largest_window_is_accepted() -> None:
+    assert Prequential(MAX_WINDOW).window == MAX_WINDOW
+
+
+@pytest.mark.parametrize("window", [0, -1, MAX_WINDOW + 1])
 def test_an_impossible_window_is_refused(window: int) -> None:
     with pytest.raises(ValueError, match="window"):
         fit(toy.learner("sgd"), toy.split(), prequential=window)

@@ -117,9 +117,15 @@ class EpisodicMemory(Undoable):
             samples: Samples like those that will be stored.
 
         Raises:
-            ValueError: If `buffer_bytes` is less than the size of one sample.
+            ValueError: If `buffer_bytes` is less than the size of one sample, or if stored samples
+                have other dtypes or shapes.
         """
         if self._stored is not None:
+            own, new = self._stored.tensors(), samples.tensors()
+            if [(t.dtype, t.shape[1:]) for t in own] != [(t.dtype, t.shape[1:]) for t in new]:
+                raise ValueError(
+                    f"samples are {_layout(samples)}; the memory stores {_layout(self._stored)}"
+                )
             return
         if self.buffer_bytes is not None:
             row = _row_bytes(samples)
@@ -174,19 +180,15 @@ class EpisodicMemory(Undoable):
         return torch.bincount(contents.labels.cpu(), minlength=classes).tolist()
 
     def _write(self, rows: Tensor, samples: Samples) -> None:
-        """Store samples in the given rows; row `buffer_size` discards them."""
-        self.reserve(samples)
+        """Store samples in the given rows, after `reserve`; row `buffer_size` discards them."""
         assert self._stored is not None
         for storage, values in zip(self._stored.tensors(), samples.tensors(), strict=True):
-            if storage.dtype != values.dtype or storage.shape[1:] != values.shape[1:]:
-                raise ValueError(
-                    f"samples are {_layout(samples)}; the memory stores {_layout(self._stored)}"
-                )
             place = storage.device
             _copy_rows(storage, rows.to(place), values.detach().to(place))
 
     def _fill(self, samples: Samples) -> None:
         """Store samples in the first rows, a part at a time: the device may not hold all."""
+        self.reserve(samples)
         count = len(samples.labels)
         for start in range(0, count, _PART):
             rows = torch.arange(start, min(start + _PART, count), device=self.device)
@@ -355,7 +357,9 @@ def _copy_rows(storage: Tensor, rows: Tensor, values: Tensor) -> None:
     """
     values = values.contiguous()
     row, size = math.prod(storage.shape[1:]), storage.element_size()
-    if row and row * size % 8 == 0:
+    if not row:
+        return
+    if row * size % 8 == 0:
         if values.storage_offset() * size % 8:
             values = values.clone()
         row = row * size // 8

@@ -110,7 +110,7 @@ class NearestMeanClassifier(nn.Module):
         self.network = copy_network(network).requires_grad_(False)
         self._shared = shared_names(self.network, network)
         self.register_buffer("means", torch.zeros_like(weight, dtype=torch.float32))
-        self.register_buffer("known", torch.zeros_like(weight[:, 0], dtype=torch.bool))
+        self.register_buffer("known", weight.new_zeros(len(weight), dtype=torch.bool))
         self.eval()
 
     def forward(self, *positional: Inputs, **named: Inputs) -> Tensor:

@@ -84,14 +84,17 @@ class GradientBuffer(EpisodicMemory):
         selection, acceptance = torch.rand(
             2, len(rows), dtype=torch.float64, device=self.device, generator=self.insertion
         )
-        victims = self._select(selection).clamp_(max=self.buffer_size - 1)
+        victims = self._select(selection)
         stored = self.scores[victims]
         wins = replace & (acceptance < stored / (stored + scores))
         rows = torch.where(free, rows, victims.masked_fill_(~wins, self.buffer_size))
         return self._keep_last(rows)
 
     def _select(self, uniform: Tensor) -> Tensor:
-        """Select rows with probabilities proportional to their scores, given uniform numbers."""
+        """Select rows with probabilities proportional to their scores, given uniform numbers.
+
+        If all scores are zero, the row is one without a sample, whose score is zero, too.
+        """
         if len(uniform) >= len(self._sums):  # one block, or blocks would take more memory
             cumulative = self.scores[: self.buffer_size].cumsum(0)
             return torch.searchsorted(cumulative, uniform * cumulative[-1], right=True)

@@ -247,7 +247,7 @@ class Checkpointer(Callback):
         found = [
             {c.position: c for c in itertools.islice(store.valid(), limit)} for store in self.stores
         ]
-        shared = set(found[0]).intersection(*found[1:])
+        shared = set.intersection(*map(set, found))
         if not shared:
             if any(store.numbers() for store in self.stores):
                 seeds = ", ".join(str(run.seed) for run in runs)
