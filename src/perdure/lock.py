@@ -1,4 +1,4 @@
-"""Folder locks, held by the operating system and therefore released when a process is killed."""
+"""Locks held by the operating system, which therefore end when a process is killed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,19 @@ def refuse_if_locked(folder: Path) -> None:
     if os.path.lexists(folder / ".lock"):
         with locked(folder):
             pass
+
+
+@contextlib.contextmanager
+def waited_for(path: Path) -> Iterator[None]:
+    """Lock a file inside the block, as soon as no other process does; others can still read it."""
+    file = open_regular(path, os.O_RDWR | os.O_CREAT)
+    os.lseek(file, 2**40, os.SEEK_SET)  # Windows locks a byte: one that no file has
+    try:
+        while not _try(file):
+            time.sleep(0.005)
+        yield
+    finally:
+        os.close(file)
 
 
 def _acquire(path: Path, folder: Path) -> int:

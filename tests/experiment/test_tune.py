@@ -5,6 +5,9 @@ from __future__ import annotations
 import csv
 import os
 import platform
+import signal
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -72,16 +75,32 @@ def test_a_torn_last_line_of_the_journal_is_dropped(tmp_path: Path) -> None:
     assert found(run(whole, 2))[:1] == before
 
 
-def test_the_lock_of_a_killed_process_is_taken_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    whole = search(Path("relative"))
-    open_study(whole)._storage._backend._lock.acquire()  # type: ignore[attr-defined]
-    clock = iter(range(0, 50_000, 5))  # ends soon, unlike the test if the lock were kept
-    monkeypatch.setattr("optuna.storages.journal._file.time.monotonic", lambda: next(clock))
-    monkeypatch.setattr("optuna.storages.journal._file.time.sleep", lambda seconds: None)
+def test_the_lock_of_a_killed_process_ends_with_it(tmp_path: Path) -> None:
+    whole = search(tmp_path)
+    lock = open_study(whole)._storage._backend._lock  # type: ignore[attr-defined]
+    child = os.fork()
+    if not child:
+        lock.acquire()
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    began = time.monotonic()
     assert read_trials(open_study(whole)) == []
+    assert time.monotonic() - began < 10
+
+
+def test_processes_wait_for_each_other(tmp_path: Path) -> None:
+    whole = search(tmp_path)
+    first, second = (open_study(whole) for _ in range(2))
+    lock = first._storage._backend._lock  # type: ignore[attr-defined]
+    lock.acquire()
+    other = threading.Thread(target=second.ask)
+    other.start()
+    other.join(0.2)
+    assert other.is_alive()
+    assert not first.trials
+    lock.release()
+    other.join(30)
+    assert len(first.trials) == 1
 
 
 def test_a_journal_is_not_written_through_a_link(tmp_path: Path) -> None:

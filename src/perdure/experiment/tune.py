@@ -12,6 +12,7 @@ import re
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,8 +21,8 @@ import optuna
 from optuna.exceptions import ExperimentalWarning
 from optuna.samplers import PartialFixedSampler, TPESampler
 from optuna.storages import BaseStorage, JournalStorage
-from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
-from optuna.storages.journal._file import get_lock_file
+from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal._file import BaseJournalFileLock, get_lock_file
 from optuna.trial import FrozenTrial, TrialState
 
 from perdure.config import RunConfig, short_hash
@@ -30,6 +31,7 @@ from perdure.experiment.build import build_engine, build_run, read_dataset
 from perdure.experiment.pool import Event, Failure, run_tasks
 from perdure.experiment.space import Choice, Range, Space
 from perdure.files import MAX_EVENTS, open_regular, read_bytes, write_atomic
+from perdure.lock import waited_for
 from perdure.randomness import derive
 from perdure.results.folder import RunFolder
 from perdure.training.loop import TrainingError, train
@@ -181,18 +183,36 @@ def _check_trial(trial: FrozenTrial, search: Search) -> None:
 def _storage(place: str) -> str | BaseStorage:
     if "://" in place:
         return place
-    path = Path(place).absolute()  # Optuna would wait for ever for a lock with a relative path
+    path = Path(place)
     path.parent.mkdir(parents=True, exist_ok=True)
-    _drop_torn_line(path)
-    return JournalStorage(JournalFileBackend(str(path)))
+    lock = _JournalLock(path)
+    _drop_torn_line(path, lock)
+    return JournalStorage(JournalFileBackend(place, lock))
 
 
-def _drop_torn_line(path: Path) -> None:
+class _JournalLock(BaseJournalFileLock):
+    """A lock on the journal itself, which does not outlive a process that is killed."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.held = ExitStack()
+
+    def acquire(self) -> bool:
+        """Wait for the lock."""
+        self.held.enter_context(waited_for(self.path))
+        return True
+
+    def release(self) -> None:
+        """Let the next process have it."""
+        self.held.close()
+
+
+def _drop_torn_line(path: Path, lock: _JournalLock) -> None:
     """Remove a last line without an end, left when the disk was full or the process was killed."""
     if not os.path.lexists(path):
         return
     with (
-        get_lock_file(JournalFileSymlinkLock(str(path))),  # another process may be writing
+        get_lock_file(lock),  # another process may be writing
         os.fdopen(open_regular(path, os.O_RDWR), "r+b") as file,
     ):
         content = read_bytes(path, MAX_EVENTS)
