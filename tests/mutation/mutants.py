@@ -58,6 +58,7 @@ IGNORED = [
 ]
 """Tests of other processes, which are not mutated, and of chance."""
 DIRECT = {
+    "checks": "test_inputs.py",
     "consistency": "test_clser.py",
     "episodic": "test_reservoir.py",
     "gradient_buffer": "test_gss.py",
