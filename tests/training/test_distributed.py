@@ -267,7 +267,7 @@ def test_a_stopped_run_resumes_to_the_same_bytes(tmp_path: Path) -> None:
     assert started.returncode != 0
     (message,) = [line for line in err.splitlines() if line.startswith("perdure: ")]
     assert "`torchrun --nproc-per-node 2 -m perdure run s-mnist" in message
-    assert message.endswith("--resume`")
+    assert message.endswith("--out parts`")
     assert not [*tmp_path.glob("parts/*/*/*/result.json")]
     resumed = on_two_ranks(*words, "--out", "parts", "--resume", folder=tmp_path)
     assert resumed.status == 0, resumed.err
