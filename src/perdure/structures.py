@@ -21,6 +21,9 @@ Inputs: TypeAlias = Any
 MAX_CHUNK = 1000
 """Samples per forward pass without gradients, if they are small."""
 SMALL_INPUT = 3 * 32 * 32
+MAX_GPU_CHUNK = 5000
+"""Samples per forward pass without gradients on a GPU, if they are tiny."""
+TINY_INPUT = 32 * 32
 CHUNK_VALUES = 50 * 3 * 64 * 64
 """Values per forward pass of larger inputs: ResNet-18 then needs less than 1 GB."""
 
@@ -102,6 +105,8 @@ def chunk_size(inputs: Inputs) -> int:
     [1000, 50, 4]
     """
     values = sum(math.prod(leaf.shape[1:]) for leaf in leaves(inputs))
+    if values <= TINY_INPUT and next(leaves(inputs)).is_cuda:
+        return MAX_GPU_CHUNK
     return MAX_CHUNK if values <= SMALL_INPUT else max(1, CHUNK_VALUES // values)
 
 

@@ -127,6 +127,28 @@ def test_captured_steps_equal_eager_steps_bit_for_bit(
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 
+@pytest.mark.parametrize("kind", [ER, DERPP, CLSER])
+@pytest.mark.parametrize("buffer_size", [200, 9000])
+def test_a_graph_is_captured_while_the_memory_is_filling(
+    kind: type[Learner], buffer_size: int
+) -> None:
+    supply = batches(30)
+    results = []
+    for engine in (Eager("cuda", "fp32"), Captured("cuda", "fp32")):
+        learner = build(kind)
+        learner.memory = learner.create_memory(buffer_size, seed=3, device="cuda")  # type: ignore[attr-defined]
+        trained(engine, [learner], supply[:8])
+        assert learner.memory.filled == min(buffer_size, 8 * BATCH)
+        if isinstance(engine, Captured):
+            (captured,) = engine.learners.values()
+            graph = captured.graph
+            assert graph is not None
+        results.append(trained(engine, [learner], supply[8:])[0])
+        assert learner.memory.filled == min(buffer_size, 30 * BATCH)
+    assert captured.graph is graph  # also once the memory is full
+    assert all(torch.equal(a, b) for a, b in zip(*results, strict=True))
+
+
 @pytest.mark.parametrize("kind", [ERACE, DER, DERPP, FDR, AGEM, GSS, MER, ICaRL])
 def test_capturable_methods_are_captured_with_the_eager_result(
     kind: type[Learner],

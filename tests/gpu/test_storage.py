@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from scipy import stats
 from torch import Tensor, nn
 
 from perdure.learners import AGEM, CLSER, DERPP, ER, FDR, GEM, GSS, ICaRL, Learner
@@ -129,6 +130,27 @@ def test_inputs_in_host_memory_take_none_of_the_gpu() -> None:
     assert drawn.inputs.cpu().equal(supply.inputs[drawn.labels.cpu()])
     del memory
     torch.cuda.synchronize()
+
+
+def test_draws_from_a_filling_memory_are_captured_and_uniform() -> None:
+    size, count, stored = 100, 8, torch.zeros((), dtype=torch.int64, device="cuda")
+    eager, captured = generator(1, "replay", "cuda"), generator(1, "replay", "cuda")
+    graph = torch.cuda.CUDAGraph()
+    graph.register_generator_state(captured)
+    stored.fill_(10)
+    with torch.cuda.graph(graph):
+        rows = draw_rows(10, count, captured, stored=stored, size=size)
+    counts = torch.zeros(size, dtype=torch.int64)
+    for filled in (10, 11, 50, 100):
+        stored.fill_(filled)
+        for _ in range(100):
+            graph.replay()
+            expected = draw_rows(filled, count, eager, stored=stored, size=size)
+            assert rows.equal(expected)
+            assert len(set(rows.tolist())) == count
+            assert int(rows.max()) < filled
+            counts += torch.bincount(rows.cpu(), minlength=size) if filled == 100 else 0
+    assert stats.chisquare(counts.tolist()).pvalue > 0.001
 
 
 @pytest.mark.parametrize("filled", [8193, 10**9])

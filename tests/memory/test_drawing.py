@@ -58,6 +58,15 @@ def test_rows_are_distinct_and_stored(filled: int, count: int) -> None:
         assert max(rows) < filled
 
 
+@pytest.mark.parametrize("filled", [1, 20, 32, 33, 500, 5120, 20_000])
+def test_rows_of_a_filling_memory_are_distinct_and_stored(filled: int) -> None:
+    draws, stored = generator(2, "replay"), torch.tensor(filled)
+    for _ in range(50):
+        rows = draw_rows(filled, 32, draws, stored=stored, size=25_000).tolist()
+        assert len(rows) == min(filled, 32) == len(set(rows))
+        assert 0 <= min(rows) <= max(rows) < filled
+
+
 def test_every_row_is_drawn_equally_often() -> None:
     draws, counts = generator(3, "replay"), torch.zeros(SMALLEST, dtype=torch.int64)
     for _ in range(1000):
@@ -76,6 +85,19 @@ def few_rows(filled: int, count: int, draws: torch.Generator) -> list[int]:
         return draw_rows(filled, count, draws).tolist()
 
 
+def filling_rows(filled: int, count: int, draws: torch.Generator) -> list[int]:
+    """Draw from a memory of 50 rows that is not full, whose number of samples the device knows."""
+    return draw_rows(filled, count, draws, stored=torch.tensor(filled), size=50).tolist()
+
+
+def filling_many_rows(filled: int, count: int, draws: torch.Generator) -> list[int]:
+    """The same, as from many rows."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(episodic, "_PERMUTED", 0)
+        patch.setattr(episodic, "_PERMUTED_PER_DRAW", 0)
+        return filling_rows(filled, count, draws)
+
+
 def smallest_rows(filled: int, count: int, draws: torch.Generator) -> list[int]:
     """A mistake: drops surplus rows after sorting them."""
     uniform = torch.rand(count + 2, dtype=torch.float64, generator=draws)
@@ -83,7 +105,15 @@ def smallest_rows(filled: int, count: int, draws: torch.Generator) -> list[int]:
     return [rows[i] for i in torch.randperm(len(rows), generator=draws).tolist()]
 
 
-@pytest.mark.parametrize(("draw_few", "uniform"), [(few_rows, True), (smallest_rows, False)])
+@pytest.mark.parametrize(
+    ("draw_few", "uniform"),
+    [
+        (few_rows, True),
+        (filling_rows, True),
+        (filling_many_rows, True),
+        (smallest_rows, False),
+    ],
+)
 def test_every_sequence_of_rows_is_equally_likely(draw_few: Draw, uniform: bool) -> None:
     draws, met = generator(4, "replay"), Counter[tuple[int, ...]]()
     for _ in range(3000):

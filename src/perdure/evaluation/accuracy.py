@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -39,17 +39,20 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
     found = []
     for group in groups.values():
         samples = tests[group[0]].samples()
-        used = torch.zeros(len(samples.labels), dtype=torch.bool, device=samples.labels.device)
-        for i in group:
-            chosen = tests[i].rows
-            used[slice(None) if chosen is None else chosen] = True
-        rows = used.nonzero().squeeze(1)
-        position = torch.empty(len(samples.labels), dtype=torch.int64, device=rows.device)
-        position[rows] = torch.arange(len(rows), device=rows.device)
+        labels = samples.labels
+        position = rows = torch.arange(len(labels), device=labels.device)
+        if all(tests[i].rows is not None for i in group):
+            used = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
+            for i in group:
+                used[tests[i].rows] = True
+            rows = used.nonzero().squeeze(1)
+            position = torch.empty_like(position)
+            position[rows] = torch.arange(len(rows), device=rows.device)
+            labels = labels[rows]
         scores = predict_rows(score, samples.inputs, rows)
-        found.append(Predictions(group, scores, samples.labels[rows], position))
-    known = [test.classes for test in tests if test.classes]
-    classes = 1 + max([int(p.labels.max()) for p in found] + [max(each) for each in known])
+        found.append(Predictions(group, scores, labels, position))
+    known = [max(test.classes) for test in tests if test.classes]
+    classes = 1 + max(*_numbers([p.labels.max() for p in found]), *known, 0)
     missing = classes - found[0].scores.shape[1]
     if missing <= 0:
         return found
@@ -97,9 +100,10 @@ def accuracies(score: ScoreFunction, tests: Sequence[Test]) -> Accuracies:
 
 def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> Accuracies:
     """Accuracies of the predictions that `predict` made for these tests."""
-    class_il: dict[int, float] = {}
-    task_il: dict[int, float] = {}
+    class_il: dict[int, Tensor] = {}
+    task_il: dict[int, Tensor] = {}
     hits = counts = torch.zeros((), dtype=torch.int64)
+    # Nothing waits for the device until all results are there.
     for group, scores, labels, position in predictions:
         correct = scores.argmax(dim=1) == labels
         for i in group:
@@ -110,12 +114,14 @@ def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> 
                 columns = torch.tensor(test.classes, device=labels.device)
                 predicted = columns[scores[rows][:, columns].argmax(dim=1)]
                 task_il[i] = _percent(predicted == labels[rows])
-        outputs = scores.shape[1]
-        hits = hits + torch.bincount(labels[correct], minlength=outputs).cpu()
-        counts = counts + torch.bincount(labels, minlength=outputs).cpu()
+        none = torch.zeros(scores.shape[1], dtype=torch.int64, device=labels.device)
+        hits = hits.to(labels.device) + none.index_add(0, labels, correct.long())
+        counts = counts.to(labels.device) + none.index_add(0, labels, torch.ones_like(labels))
     return Accuracies(
-        class_il=[class_il[i] for i in range(len(tests))],
-        task_il=[task_il[i] for i in range(len(tests))] if len(task_il) == len(tests) else None,
+        class_il=_numbers([class_il[i] for i in range(len(tests))]),
+        task_il=_numbers([task_il[i] for i in range(len(tests))])
+        if len(task_il) == len(tests)
+        else None,
         per_class=[
             100 * hit / count if count else None
             for hit, count in zip(hits.tolist(), counts.tolist(), strict=True)
@@ -123,8 +129,13 @@ def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> 
     )
 
 
-def _percent(correct: Tensor) -> float:
-    return 100 * int(correct.sum()) / len(correct)
+def _percent(correct: Tensor) -> Tensor:
+    return 100 * correct.sum().double() / len(correct)
+
+
+def _numbers(scalars: list[Tensor]) -> list[Any]:
+    """Read scalars, waiting once for their device."""
+    return torch.stack([scalar.to(scalars[0].device) for scalar in scalars]).tolist()
 
 
 @dataclass(frozen=True)

@@ -295,7 +295,8 @@ def build_engine(config: RunConfig) -> Eager:
     if config.device == "cpu":
         # A user's code need not follow the rules of `Learner`, on which a recording depends.
         return Eager() if config.user_code() or config.ranks > 1 else Recorded()
-    torch.use_deterministic_algorithms(config.deterministic)
+    if torch.are_deterministic_algorithms_enabled() != config.deterministic:
+        torch.use_deterministic_algorithms(config.deterministic)  # imports torch's compiler
     torch.backends.cudnn.benchmark = not config.deterministic
     if config.engine == "eager":
         return Eager(config.device, config.precision)

@@ -457,11 +457,11 @@ class Learner(Undoable, ABC):
                 set_global_state(outside, self.device)
 
     def host_state(self) -> Hashable:
-        """Return the host values that `step` depends on: by default, the number of stored samples.
+        """Return the host values that `step` depends on.
 
         While they are unchanged, every step runs the same kernels and a CUDA graph can be reused.
         """
-        return None if self.memory is None else self.memory.filled
+        return None if self.memory is None else self.memory.host_state()
 
     def generators(self) -> list[torch.Generator]:
         """Return every random generator that a step uses, including those of the memories."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from functools import partial
 from typing import Any
 
@@ -151,6 +151,16 @@ class EpisodicMemory(Undoable):
         rows = self._choose(count)
         self.storage.read_ahead(self._stored.inputs, rows)
         return self._stored.rows(rows).to(self.device)
+
+    def host_state(self) -> Hashable:
+        """Return the host values that drawing and adding samples depend on.
+
+        While they are unchanged, a CUDA graph of these operations is valid.
+        """
+        return self.filled
+
+    def note_replay(self, count: int) -> None:
+        """Note that a CUDA graph has added `count` samples. No-op by default: none were free."""
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""
@@ -318,7 +328,9 @@ _PERMUTED_PER_DRAW = 32
 """The same, for every row drawn."""
 
 
-def draw_rows(filled: int, count: int, draws: torch.Generator) -> Tensor:
+def draw_rows(
+    filled: int, count: int, draws: torch.Generator, *, stored: Tensor | None = None, size: int = 0
+) -> Tensor:
     """Draw `count` of the rows 0 to `filled` - 1 without replacement, in random order.
 
     The time depends on `count` only. The host does not wait for the device.
@@ -327,9 +339,16 @@ def draw_rows(filled: int, count: int, draws: torch.Generator) -> Tensor:
         filled: Number of rows to choose from.
         count: Number of rows; if there are fewer, all are returned.
         draws: Generator, on the device of the result.
+        stored: The same as `filled`, on the device. If given, operations do not depend on `filled`
+            as long as `permutes` does not change, so that a CUDA graph of them stays valid.
+        size: Number of rows of the memory, if `stored` is given.
     """
-    if filled <= max(_PERMUTED, _PERMUTED_PER_DRAW * count):
-        return torch.randperm(filled, generator=draws, device=draws.device)[:count]
+    if permutes(filled, count):
+        if stored is None:
+            return torch.randperm(filled, generator=draws, device=draws.device)[:count]
+        rows = torch.arange(min(size, _permuted(count)), device=draws.device)
+        keys = torch.rand(len(rows), dtype=torch.float64, device=draws.device, generator=draws)
+        return keys.masked_fill_(rows >= stored, 1).argsort()[: min(count, filled)]
     # Without replacement is with replacement, skipping repeats. The number of draws is fixed, so
     # there are `spare_draws` more than needed. Draw i repeats an earlier one with probability
     # below i / filled whatever the others were, so the repeats are dominated by a sum of
@@ -340,9 +359,19 @@ def draw_rows(filled: int, count: int, draws: torch.Generator) -> Tensor:
     uniform = torch.rand(
         count + spare_draws(count), dtype=torch.float64, device=draws.device, generator=draws
     )
-    rows, positions = uniform.mul_(filled).long().sort(stable=True)
+    uniform.mul_(filled if stored is None else stored)
+    rows, positions = uniform.long().sort(stable=True)
     positions[1:] += len(rows) * (rows[1:] == rows[:-1])  # repeats go to the end
     return rows.index_select(0, positions.argsort()[:count])
+
+
+def permutes(filled: int, count: int) -> bool:
+    """Return whether `draw_rows` permutes all rows: the fastest way if there are few."""
+    return filled <= _permuted(count)
+
+
+def _permuted(count: int) -> int:
+    return max(_PERMUTED, _PERMUTED_PER_DRAW * count)
 
 
 def spare_draws(count: int) -> int:

@@ -5,12 +5,13 @@ Also the ages of stored samples, and a histogram of those that are replayed.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from perdure.memory.episodic import EpisodicMemory
+from perdure.memory.episodic import EpisodicMemory, draw_rows, permutes
 from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples
@@ -43,6 +44,8 @@ class Reservoir(EpisodicMemory):
     """
 
     saved_by_itself: tuple[str, ...] = (*EpisodicMemory.saved_by_itself, "insertion")
+    _most_drawn = 0
+    """Largest number of samples that `draw` was asked for."""
 
     def _create_state(self, seed: int) -> None:
         self.seen = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -58,7 +61,7 @@ class Reservoir(EpisodicMemory):
         count = len(samples.labels)
         self.reserve(samples)
         self._write(self._slots(count), samples)
-        self.filled = min(self.buffer_size, self.filled + count)
+        self.note_replay(count)
 
     def _slots(self, count: int) -> Tensor:
         """Draw a row for each of the next `count` samples; `buffer_size` means not kept."""
@@ -70,11 +73,43 @@ class Reservoir(EpisodicMemory):
             count, dtype=torch.float64, device=self.device, generator=self.insertion
         )
         slots = uniform.mul_(position).long()
-        if not self.full:
+        if not self.full or self.device.type != "cpu":  # a CUDA graph is used until it is full
             slots = torch.where(position <= self.buffer_size, position - 1, slots)
         slots.clamp_(max=self.buffer_size)
         self.seen += count
         return self._keep_last(slots)
+
+    def draw(self, count: int) -> Samples | None:
+        """Draw samples at random, without replacement.
+
+        Args:
+            count: Number of samples. If fewer are stored, all are returned.
+
+        Returns:
+            Copies of the samples, or None if the memory is empty.
+        """
+        self._most_drawn = max(self._most_drawn, count)
+        return super().draw(count)
+
+    def host_state(self) -> Hashable:
+        """Return the host values that drawing and adding samples depend on.
+
+        On a GPU, a graph can be used while the memory is filling.
+        """
+        if self.device.type == "cpu" or not self.filled:
+            return super().host_state()
+        return min(self.filled, self._most_drawn), permutes(self.filled, self._most_drawn)
+
+    def note_replay(self, count: int) -> None:
+        """Note that a CUDA graph has added `count` samples."""
+        self.filled = min(self.buffer_size, self.filled + count)
+
+    def _choose(self, count: int) -> Tensor:
+        if self.device.type == "cpu":
+            return super()._choose(count)
+        save_generator(self.selection)
+        stored, size = self.seen.clamp(max=self.buffer_size), self.buffer_size
+        return draw_rows(self.filled, count, self.selection, stored=stored, size=size)
 
     def _parts(self) -> dict[str, object]:
         return {**super()._parts(), "seen": self.seen, "insertion": self.insertion}

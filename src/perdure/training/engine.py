@@ -11,12 +11,15 @@ from torch import Tensor
 
 from perdure.evaluation import Prequential
 from perdure.learners import Learner
+from perdure.randomness import global_state
 from perdure.records import Samples
 from perdure.structures import layout, map_leaves
 from perdure.training.recording import Recording
 
-WARM_STEPS = 3
+WARM_STEPS = 1
 """Identical eager steps before a capture, in which libraries choose their kernels."""
+COMPILED_STEPS = 3
+"""Further steps in which networks are compiled, if they are: a capture must not compile."""
 MAX_RECORDED_BYTES = 2**26
 """Largest total size of the results in a step that is recorded, which keeps all of them."""
 
@@ -149,9 +152,9 @@ class Captured(Eager):
     """Runs every step as one CUDA graph, with a graph and a CUDA stream per learner.
 
     A graph replays fixed kernels on fixed addresses. It is valid only while `Learner.host_state`,
-    the number of outputs and the shape of the batch stay the same. Other steps, for example while a
-    memory is filling, after a network has grown or on a short last batch, run eagerly on the same
-    CUDA stream, as do learners that cannot be captured.
+    the number of outputs and the shape of the batch stay the same. Other steps, for example before
+    a memory holds a batch, after a network has grown or on a short last batch, run eagerly on the
+    same CUDA stream, as do learners that cannot be captured.
 
     Args:
         device: CUDA device of the learners.
@@ -166,8 +169,7 @@ class Captured(Eager):
     ) -> None:
         super().__init__(device, precision)
         self.compiled = compiled
-        # Compilation, too, must be finished before a capture.
-        self.warm_steps = 2 * WARM_STEPS if compiled else WARM_STEPS
+        self.warm_steps = WARM_STEPS + COMPILED_STEPS * compiled
         self.learners: dict[int, _CapturedLearner] = {}
 
     def step(self, learner: Learner, batch: Samples) -> None:
@@ -208,25 +210,41 @@ class _CapturedLearner(_Repeated):
         self.stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
         self.fallback = _obstacle(learner)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.draws_globally = True
+        """Whether the graph may draw from torch's global generator."""
 
     def step(self, batch: Samples) -> None:
         self.stream.wait_stream(torch.cuda.current_stream(self.engine.device))
-        with torch.cuda.stream(self.stream), self.learner.randomness():
+        with torch.cuda.stream(self.stream), self.learner.randomness(swap=False):
             for tensor in batch.tensors():
                 tensor.record_stream(self.stream)  # allocated on another stream
-            recorded = self.advance(batch)
-            warm = self.repeated >= self.engine.warm_steps
-            if warm and not recorded and not self.fallback:
-                with self._compiled():
-                    self._capture(batch)
-            if self.graph is not None and self.key == self.recorded_key:
-                self.load(batch)
-                self.graph.replay()
-            elif self.repeated < WARM_STEPS:
+            if self.advance(batch) and self.graph is not None and not self.draws_globally:
+                self._replay(self.graph, batch)
+                return
+            with self.learner.randomness():
+                self._first_steps(batch)
+
+    def _first_steps(self, batch: Samples) -> None:
+        """Run a step that is not known to be replayed without torch's global generator."""
+        warm = self.repeated >= self.engine.warm_steps
+        if warm and self.key != self.recorded_key and not self.fallback:
+            with self._compiled():
+                self._capture(batch)
+        if self.graph is not None and self.key == self.recorded_key:
+            before = global_state(self.engine.device)
+            self._replay(self.graph, batch)
+            self.draws_globally = not before.equal(global_state(self.engine.device))
+        elif self.repeated < WARM_STEPS:
+            self._run_eagerly(batch)
+        else:
+            with self._compiled():
                 self._run_eagerly(batch)
-            else:
-                with self._compiled():
-                    self._run_eagerly(batch)
+
+    def _replay(self, graph: torch.cuda.CUDAGraph, batch: Samples) -> None:
+        self.load(batch)
+        graph.replay()
+        if self.learner.memory is not None:
+            self.learner.memory.note_replay(len(batch.labels))
 
     def _run_eagerly(self, batch: Samples) -> None:
         with self.engine.autocast():
@@ -249,12 +267,14 @@ class _CapturedLearner(_Repeated):
 
     def _capture(self, batch: Samples) -> None:
         """Record a step as a graph. Recording executes nothing and leaves the learner unchanged."""
-        self.graph = None
+        self.graph, self.draws_globally = None, True
         self.learner.optimizer.zero_grad(set_to_none=True)  # the graph allocates its own
         static = batch.map(torch.clone)
         graph = torch.cuda.CUDAGraph()
         for generator in self.learner.generators():
             graph.register_generator_state(generator)
+        memory = self.learner.memory
+        filled = 0 if memory is None else memory.filled
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 self._run_eagerly(static)
@@ -263,6 +283,9 @@ class _CapturedLearner(_Repeated):
             self.fallback = f"{type(self.learner).__name__} could not be captured: {reason}"
         else:
             self.graph, self.recorded_key, self.input = graph, self.key, static.tensors()
+        finally:
+            if memory is not None:
+                memory.filled = filled
 
 
 def _obstacle(learner: Learner) -> str:
