@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 from collections.abc import Hashable, Iterator
 from contextlib import AbstractContextManager
 
@@ -275,6 +276,8 @@ class _CapturedLearner(_Repeated):
             graph.register_generator_state(generator)
         memory = self.learner.memory
         filled = 0 if memory is None else memory.filled
+        collects = gc.isenabled()
+        gc.disable()  # an old graph that is freed meanwhile would break the capture
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 self._run_eagerly(static)
@@ -284,6 +287,8 @@ class _CapturedLearner(_Repeated):
         else:
             self.graph, self.recorded_key, self.input = graph, self.key, static.tensors()
         finally:
+            if collects:
+                gc.enable()
             if memory is not None:
                 memory.filled = filled
 
