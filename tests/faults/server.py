@@ -23,9 +23,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-STEPS = struct.Struct("qqdqq")
-"""First step, last step, its end time, and steps in a row started while a checkpoint was due: the
-maximum and the current number."""
+STEPS = struct.Struct("qqqq")
+"""First step, last step, and steps in a row started while a checkpoint was due: the maximum and the
+current number."""
 
 IMPORTS = (
     *("perdure.experiment.progress", "perdure.experiment.tune", "perdure.experiment.analyze"),
@@ -40,38 +40,40 @@ IMPORTS = (
 def watch(log: Path) -> None:
     """Log every step, in memory that outlives the process, and every checkpoint."""
     from perdure.training.checkpoint import Checkpointer
-    from perdure.training.engine import Eager
+    from perdure.training.engine import Eager, Recorded
 
     log.mkdir(parents=True, exist_ok=True)
     with (log / "steps").open("wb+") as file:
-        file.write(STEPS.pack(-1, -1, time.monotonic(), 0, 0))
+        file.write(STEPS.pack(-1, -1, 0, 0))
         file.flush()
         memory = mmap.mmap(file.fileno(), STEPS.size)
     keepers: list[Checkpointer] = []
-    step, keep, begin = Eager.step, Checkpointer.on_checkpoint, Checkpointer.__init__
+    keep, begin = Checkpointer.on_checkpoint, Checkpointer.__init__
+    steps: dict[type, Any] = {kind: kind.step for kind in (Eager, Recorded)}
 
     def noted_begin(self: Checkpointer, *args: Any) -> None:
         begin(self, *args)
         keepers.append(self)
 
     def noted_step(self: Eager, learner: Any, batch: Any) -> None:
-        first, _, _, most, overdue = STEPS.unpack_from(memory)
+        first, _, most, overdue = STEPS.unpack_from(memory)
         first = int(learner.steps) if first < 0 else first
         overdue = overdue + 1 if keepers[-1].checkpoint_due() else 0
-        step(self, learner, batch)
+        steps[type(self)](self, learner, batch)
         most = max(most, overdue)
-        STEPS.pack_into(memory, 0, first, int(learner.steps), time.monotonic(), most, overdue)
+        STEPS.pack_into(memory, 0, first, int(learner.steps), most, overdue)
 
     def noted_keep(self: Checkpointer, runs: Any) -> None:
         self.wait()  # for the last one, which must not count as being written any more
-        first, last, at, most, _ = STEPS.unpack_from(memory)
-        STEPS.pack_into(memory, 0, first, last, at, most, 0)
+        first, last, most, _ = STEPS.unpack_from(memory)
+        STEPS.pack_into(memory, 0, first, last, most, 0)
         with (log / "taken").open("a") as file:
-            file.write(json.dumps([runs[0].step, time.monotonic()]) + "\n")
+            file.write(json.dumps([runs[0].position, time.monotonic()]) + "\n")
         keep(self, runs)
 
-    patches: Any = (Eager, "step", noted_step), (Checkpointer, "on_checkpoint", noted_keep)
-    for kind, name, function in (*patches, (Checkpointer, "__init__", noted_begin)):
+    patches: Any = (Checkpointer, "on_checkpoint", noted_keep), (Eager, "step", noted_step)
+    patches += (Checkpointer, "__init__", noted_begin), (Recorded, "step", noted_step)
+    for kind, name, function in patches:
         setattr(kind, name, function)
 
 
@@ -132,12 +134,10 @@ class Seen(NamedTuple):
     first: int
     """The step at which it started; -1 if it executed none."""
     last: int
-    at: float
-    """End time of the last step."""
     overdue: int
     """Maximum number of steps in a row that started while a checkpoint was due."""
-    taken: list[tuple[int, float]]
-    """Step and time of every checkpoint."""
+    taken: list[tuple[list[int], float]]
+    """Position in the stream and time of every checkpoint."""
 
 
 class Life:
@@ -168,11 +168,11 @@ class Life:
         with contextlib.suppress(FileNotFoundError):
             steps = (self.log / "steps").read_bytes()
         if len(steps) < STEPS.size:  # it has not executed a step
-            steps = STEPS.pack(-1, -1, time.monotonic(), 0, 0)
-        first, last, at, overdue, _ = STEPS.unpack(steps)
+            steps = STEPS.pack(-1, -1, 0, 0)
+        first, last, overdue, _ = STEPS.unpack(steps)
         taken = self.log / "taken"
         lines = taken.read_text().splitlines() if taken.exists() else []
-        return Seen(first, last, at, overdue, [tuple(json.loads(line)) for line in lines])
+        return Seen(first, last, overdue, [tuple(json.loads(line)) for line in lines])
 
 
 class Server:

@@ -97,10 +97,12 @@ def kill_and_repeat(server: Server, folder: Path, command: str, kills: int) -> i
             shutil.rmtree(path, ignore_errors=True)
         shutil.copytree(fresh / "runs", folder / "runs")
 
-    began = time.monotonic()
-    life = server.start(folder, *argv)
-    assert (life.wait(), life.errors) == (0, "")
-    whole = time.monotonic() - began
+    for _ in range(2):  # the first one also decodes the data, which takes longer than the rest
+        start_over()
+        began = time.monotonic()
+        life = server.start(folder, *argv)
+        assert (life.wait(), life.errors) == (0, "")
+        whole = time.monotonic() - began
     expected = outcome(command, folder)
     done = completed = 0
     while done < kills or not completed:

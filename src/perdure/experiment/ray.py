@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -238,7 +239,7 @@ def _outcome(number: int, job: Job, reported: Failure | None, reference: Any) ->
     try:
         ray.get(reference)
     except RayTaskError as error:
-        # The last attempt's report may not have arrived yet. The error itself has no traceback.
+        # The last attempt may have been unable to report. The error itself has no traceback.
         reason = job.explain(error.cause).reason
         trace = f"{error}\n" if reported is None else reported.trace
         return Event(number, "failed", failure=Failure(reason, trace))
@@ -264,7 +265,9 @@ def _execute(number: int, job: Job, threads: int, reports: Any) -> None:
         _execute_when_unlocked(job, lambda p: reports.add.remote(number, "progress", p))
     except Exception as error:
         traceback.print_exc()  # goes to the worker's log
-        reports.add.remote(number, "failed", job.explain(error))
+        # Reports from different processes arrive in any order: wait before the next attempt starts.
+        with contextlib.suppress(RayError):
+            ray.get(reports.add.remote(number, "failed", job.explain(error)))
         raise
 
 
