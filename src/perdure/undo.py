@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from operator import call, is_
+from operator import call
 from typing import Any
 
 import torch
@@ -48,13 +48,14 @@ class Snapshot:
     actions: list[tuple[Callable[..., object], tuple[Any, ...]]]
     """Actions that undo changes, in the order of the changes."""
     _dicts: list[tuple[dict[Any, Any], dict[Any, Any]]]
-    _saved: dict[object, bool]
+    saved: set[object]
+    """Keys of the tensors, and the generators, that this step has saved."""
 
     def __init__(self, owner: Undoable) -> None:
         self._owner = owner
         self._contents: _Contents | None = None
-        self._copies: dict[object, list[Tensor]] = {}
-        """Memory for copies, by who needs it; it is used again in every step."""
+        self._copies: dict[object, tuple[list[Tensor], list[torch.dtype]]] = {}
+        """Memory for copies, by who needs it, and dtypes; it is used again in every step."""
         self._outer: Snapshot | None = None
         self.taken = False
         """Whether a step is under way."""
@@ -70,8 +71,9 @@ class Snapshot:
         Args:
             may_postpone: Whether `postpone` may have an effect.
         """
-        self._outer = None if _current.snapshot is self else _current.snapshot
-        self.actions, self._saved = [], {}
+        outer = _current.snapshot
+        self._outer = None if outer is self else outer
+        self.actions, self.saved = [], set()
         self._gradients = torch.is_grad_enabled()
         contents = self._contents
         if contents is None or (dicts := contents.copy_dicts()) is None:
@@ -85,7 +87,8 @@ class Snapshot:
         for part in contents.stateful:
             self.actions.append((part.load_state_dict, (part.state_dict(),)))
         if contents.scalars:
-            self.actions.append((_fill, (contents.scalars, [s.item() for s in contents.scalars])))
+            values = [scalar.item() for scalar in contents.scalars]
+            self.actions.append((_fill, (contents.scalars, values)))
         if contents.tensors:
             _enable_gradients(False)
             self.save(None, contents.tensors)
@@ -99,17 +102,18 @@ class Snapshot:
 
         Called with gradients disabled if a tensor requires them.
         """
-        if key in self._saved or not tensors:
+        if key in self.saved or not tensors:
             return
-        copies = self._copies.get(key)
+        copies, dtypes = self._copies.get(key, ([], []))
         try:
-            if copies is None or [c.dtype for c in copies] != [t.dtype for t in tensors]:
+            if [tensor.dtype for tensor in tensors] != dtypes:
                 raise RuntimeError
             torch._foreach_copy_(copies, tensors)
         except RuntimeError:  # other tensors than in the last step
-            copies = self._copies[key] = [tensor.detach().clone() for tensor in tensors]
+            copies = [tensor.detach().clone() for tensor in tensors]
+            self._copies[key] = copies, [copy.dtype for copy in copies]
         self.actions.append((_copy, (tensors, copies)))
-        self._saved[key] = True
+        self.saved.add(key)
 
     def commit(self) -> None:
         """Execute postponed operations and keep all changes."""
@@ -120,7 +124,7 @@ class Snapshot:
             deque(map(_call, final), maxlen=0)
         # No calls from here on: they could be interrupted, and the changes are final.
         self.taken, self._gradients, self.postponed = False, None, None
-        self.actions, self._dicts, self._saved = [], [], {}
+        self.actions, self._dicts = [], []
 
     def restore(self) -> None:
         """Undo all changes since `take`, also if that was interrupted.
@@ -139,7 +143,7 @@ class Snapshot:
                         function(*arguments)
                     except Exception as error:  # of a user's load_state_dict
                         interruption = error
-                for current, before in self._dicts:
+                for current, before in reversed(self._dicts):
                     current.update(before)
                     _remove_new(current, set(before))
                 self._copies, self._contents, self.postponed = {}, None, None
@@ -150,13 +154,14 @@ class Snapshot:
         if interruption is not None:
             raise interruption
 
-    def add_optimizer(self, optimizer: Optimizer) -> None:
+    def add_optimizer(self, optimizer: Optimizer, *, in_place: bool) -> None:
         """Save the state of an optimizer and the parameters that it updates."""
-        if optimizer in self._saved:
+        if not in_place:
+            dicts = [*optimizer.param_groups, optimizer.state, *optimizer.state.values()]
+            self._dicts += [(current, current.copy()) for current in dicts]
+        if optimizer in self.saved:
             return
         tensors: list[Tensor] = []
-        dicts = [*optimizer.param_groups, optimizer.state, *optimizer.state.values()]
-        self._dicts += [(current, current.copy()) for current in dicts]
         for group in optimizer.param_groups:
             tensors += group["params"]
         for values in optimizer.state.values():
@@ -178,8 +183,8 @@ class _Contents:
     """What is saved of an object, found once and used until an attribute is replaced."""
 
     def __init__(self, owner: Undoable) -> None:
-        self._entries: list[tuple[dict[Any, Any], int, list[Any], list[Any]]] = []
-        """Dicts, with their sizes and the keys and values that `_note` has found."""
+        self._entries: list[tuple[dict[Any, Any], int, list[tuple[Any, Any]]]] = []
+        """Dicts, with their sizes and the items that `_note` has found."""
         self.tensors: list[Tensor] = []
         self.scalars: list[Tensor] = []
         """Single numbers on a CPU, such as counters: faster to read than to copy."""
@@ -189,27 +194,30 @@ class _Contents:
 
     def copy_dicts(self) -> list[tuple[dict[Any, Any], dict[Any, Any]]] | None:
         """Return all dicts with copies of them, or None if something was replaced or added."""
+        # Plain loops: iterators in C take twice as long here, where a step has emptied the caches.
         pairs = []
-        for current, size, names, values in self._entries:
+        for current, size, items in self._entries:
             before = current.copy()
-            if len(before) != size or not all(map(is_, map(before.get, names), values)):
+            if len(before) != size:
                 return None
+            for key, value in items:
+                if before.get(key) is not value:
+                    return None
             pairs.append((current, before))
         return pairs
 
     def _note(self, current: dict[Any, Any], ignored: tuple[str, ...] = ()) -> list[Any]:
         """Return the values of a dict that may change in place or are not set yet."""
-        found = {k: v for k, v in current.items() if k not in ignored and _may_change(v)}
-        values = list(found.values())
-        self._entries.append((current, len(current), list(found), values))
-        return values
+        found = [(k, v) for k, v in current.items() if k not in ignored and _may_change(v)]
+        self._entries.append((current, len(current), found))
+        return [value for _, value in found]
 
     def _add_object(self, part: Undoable) -> None:
         for value in self._note(vars(part), part.saved_by_itself):
             if isinstance(value, nn.Module):
                 for module in value.modules():
                     if module._buffers:
-                        self._add_dict(module._buffers)
+                        self._add_dict(module._buffers, getattr(module, "saved_by_itself", ()))
             elif isinstance(value, Tensor):
                 self._add_tensor(value)
             elif isinstance(value, torch.Generator):
@@ -221,8 +229,8 @@ class _Contents:
             elif value is not None and not isinstance(value, Optimizer):
                 self.stateful.append(value)
 
-    def _add_dict(self, current: dict[Any, Any]) -> None:
-        for value in self._note(current):
+    def _add_dict(self, current: dict[Any, Any], ignored: tuple[str, ...] = ()) -> None:
+        for value in self._note(current, ignored):
             if isinstance(value, Tensor):
                 self._add_tensor(value)
 
@@ -274,8 +282,10 @@ def on_failure(function: Callable[..., object], *arguments: Any) -> None:
 
 def save_generator(generator: torch.Generator) -> None:
     """Save a generator that is about to draw."""
-    if _current.snapshot is not None:
-        _current.snapshot.actions.append((generator.set_state, (generator.get_state(),)))
+    snapshot = _current.snapshot
+    if snapshot is not None and generator not in snapshot.saved:
+        snapshot.actions.append((generator.set_state, (generator.get_state(),)))
+        snapshot.saved.add(generator)
 
 
 def save_rows(tensor: Tensor, rows: Tensor) -> None:
@@ -311,7 +321,12 @@ def save_tensors(owner: object, tensors: list[Tensor]) -> None:
         _current.snapshot.save(id(owner), tensors)
 
 
-def save_optimizer(optimizer: Optimizer) -> None:
-    """Save the state of an optimizer and the parameters that it is about to update."""
+def save_optimizer(optimizer: Optimizer, *, in_place: bool = False) -> None:
+    """Save the state of an optimizer and the parameters that it is about to update.
+
+    Args:
+        optimizer: Optimizer.
+        in_place: Whether it only changes tensors in place.
+    """
     if _current.snapshot is not None:
-        _current.snapshot.add_optimizer(optimizer)
+        _current.snapshot.add_optimizer(optimizer, in_place=in_place)

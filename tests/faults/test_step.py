@@ -314,6 +314,38 @@ def test_what_a_step_saves_twice_is_restored_to_the_first_value() -> None:
         optimizer.step()
 
 
+def test_state_that_a_later_update_of_a_step_creates_is_removed() -> None:
+    network, snapshot = nn.Linear(2, 2), undo.Snapshot(Holder())
+    optimizer = torch.optim.Adam(network.parameters())
+    network.weight.sum().backward()  # type: ignore[no-untyped-call]
+    optimizer.step()
+    before = copy.deepcopy([network.state_dict(), optimizer.state[network.weight]])
+    snapshot.take()
+    with torch.no_grad():
+        undo.save_optimizer(optimizer, in_place=True)
+    optimizer.step()
+    network(torch.ones(1, 2)).sum().backward()
+    with torch.no_grad():
+        undo.save_optimizer(optimizer)
+    optimizer.step()
+    snapshot.restore()
+    assert list(optimizer.state) == [network.weight]
+    after = [network.state_dict(), optimizer.state[network.weight]]
+    torch.testing.assert_close(after, before, rtol=0, atol=0)
+
+
+def test_a_generator_that_draws_twice_is_restored_to_its_first_state() -> None:
+    draws = torch.Generator()
+    before, snapshot = draws.get_state(), undo.Snapshot(Holder())
+    for _ in range(2):
+        snapshot.take()
+        for _ in range(2):
+            undo.save_generator(draws)
+            torch.rand(2, generator=draws)
+        snapshot.restore()
+        assert draws.get_state().equal(before)
+
+
 def test_hooks_and_parameters_of_a_call_that_failed_are_removed() -> None:
     network = nn.Linear(2, 2)
     weight, snapshot = network.weight, undo.Snapshot(Holder())

@@ -16,7 +16,7 @@ from perdure.memory import ExemplarSet, NearestMeanClassifier, Storage
 from perdure.records import Samples
 from perdure.state import get_state
 from perdure.structures import Inputs, call, chunk_size, length, select
-from perdure.undo import save_tensors
+from perdure.undo import save_rows, save_tensors
 
 
 class ICaRL(Learner):
@@ -54,6 +54,7 @@ class ICaRL(Learner):
         ({0: 3, 1: 3}, ['nearest_mean', 'working'])
     """
 
+    saved_by_itself = (*Learner.saved_by_itself, "new")
     _changes_weights_last = True
     needs_boundaries = True
     replays_with_batch = True
@@ -111,6 +112,7 @@ class ICaRL(Learner):
             labels: Their labels [n].
         """
         batch = Samples(inputs, labels)
+        save_rows(self.new, labels)
         self.new.index_fill_(0, labels, True)
         exemplars = self.memory.draw(len(labels))
         x, y = self.prepare(batch, exemplars)
@@ -133,7 +135,9 @@ class ICaRL(Learner):
             samples: Training samples of the task.
         """
         samples = Samples(*self._check_batch(samples.inputs, samples.labels))
-        save_tensors(self.previous, list(self.previous.network.parameters()))
+        previous = self.previous
+        changed = [*previous.network.parameters(), previous.means, previous.known, self.new]
+        save_tensors(self, changed)
         self.previous.network.load_state_dict(self.network.state_dict())
         self.memory.add(samples, self._embed)
         for label, exemplars in self.memory.groups().items():

@@ -110,7 +110,7 @@ class Learner(Undoable, ABC):
         seed: Seed of all random draws.
     """
 
-    saved_by_itself = ("_global_random", "augmentation")
+    saved_by_itself: tuple[str, ...] = ("_global_random", "augmentation")
     needs_boundaries = False
     """Whether `end_task` must be called when a task ends."""
     replays_with_batch = False
@@ -403,7 +403,7 @@ class Learner(Undoable, ABC):
             loss: Loss to minimise.
         """
         self.backward(loss)
-        self._update_weights()
+        self._update_weights(last=False)
         self.tally(loss=loss)
 
     def backward(self, loss: Tensor) -> None:
@@ -423,13 +423,13 @@ class Learner(Undoable, ABC):
         loss_sum = self._totals["loss"]
         self.finite_steps += loss_sum - loss_sum == 0  # isfinite takes twice as many operations
 
-    def _update_weights(self) -> None:
-        """Run the optimizer, at the end of the step if that is possible."""
+    def _update_weights(self, *, last: bool = True) -> None:
+        """Run the optimizer: for the last time in a step, at its end if that is possible."""
+        operations = in_place_step(self.optimizer)
+        if last and operations is not None and postpone(*operations):
+            return
         with torch.no_grad():
-            operations = in_place_step(self.optimizer)
-            if operations is not None and postpone(*operations):
-                return
-            save_optimizer(self.optimizer)
+            save_optimizer(self.optimizer, in_place=operations is not None)
             for operation in operations or ():
                 operation()
         if operations is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from os import PathLike
 
 import torch
@@ -15,6 +16,7 @@ from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir
 from perdure.records import Samples
 from perdure.structures import Inputs
+from perdure.undo import postpone
 
 
 class MER(ReplayLearner):
@@ -51,6 +53,7 @@ class MER(ReplayLearner):
         (3, 3)
     """
 
+    _changes_weights_last = True
     replays_with_batch = True
     memory: Reservoir
 
@@ -115,8 +118,8 @@ class MER(ReplayLearner):
                 self.inner_step(loss)
             else:
                 self.optimizer_step(loss)
-            self._reptile(within, self.beta)
-        self._reptile(across, self.gamma)
+            self._reptile(within, self.beta, last=not remaining)
+        self._reptile(across, self.gamma, last=True)
         self.memory.add(batch)
 
     def _copy_weights(self, rate: float) -> list[Tensor]:
@@ -124,8 +127,10 @@ class MER(ReplayLearner):
         return [] if rate == 1 else [p.detach().clone() for p in self._parameters]
 
     @torch.no_grad()
-    def _reptile(self, start: list[Tensor], rate: float) -> None:
-        """θ ← θ_0 + rate (θ − θ_0)."""
+    def _reptile(self, start: list[Tensor], rate: float, *, last: bool) -> None:
+        """θ ← θ_0 + rate (θ − θ_0); like the last optimizer step, at the end of the step."""
         if start:
             end = [p.detach() for p in self._parameters]
-            torch._foreach_lerp_(end, start, 1 - rate)
+            update = partial(torch._foreach_lerp_, end, start, 1 - rate)
+            if not (last and postpone(update)):
+                update()

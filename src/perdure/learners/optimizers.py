@@ -115,4 +115,5 @@ def _adam(
 
 
 def _add_weights(gradients: list[Tensor], weights: list[Tensor], decay: float) -> list[Tensor]:
-    return list(torch._foreach_add(gradients, weights, alpha=decay))
+    values = [weight.detach() for weight in weights]  # no_grad would take longer
+    return list(torch._foreach_add(gradients, values, alpha=decay))

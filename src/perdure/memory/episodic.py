@@ -194,7 +194,7 @@ class EpisodicMemory(Undoable):
         assert self._stored is not None
         for storage, values in zip(self._stored.tensors(), samples.tensors(), strict=True):
             place = storage.device
-            _copy_rows(storage, rows.to(place), values.detach().to(place))
+            copy_rows(storage, rows.to(place), values.detach().to(place))
 
     def _fill(self, samples: Samples) -> None:
         """Store samples in the first rows, a part at a time: the device may not hold all."""
@@ -379,7 +379,7 @@ def spare_draws(count: int) -> int:
     return 16 + count // 8
 
 
-def _copy_rows(storage: Tensor, rows: Tensor, values: Tensor) -> None:
+def copy_rows(storage: Tensor, rows: Tensor, values: Tensor) -> None:
     """Copy values to rows of a contiguous tensor, if possible as 64-bit words.
 
     The cost of copying grows with the number of elements.

@@ -99,6 +99,8 @@ class NearestMeanClassifier(nn.Module):
         network: Network to copy; the input of its last linear layer is the feature vector.
     """
 
+    saved_by_itself = ("means", "known")
+    """Buffers that only the end of a task changes (see `Undoable`)."""
     means: Tensor
     """Unit-length class means [classes, features]."""
     known: Tensor

@@ -6,17 +6,18 @@ Also the ages of stored samples, and a histogram of those that are replayed.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from perdure.memory.episodic import EpisodicMemory, draw_rows, permutes
+from perdure.memory.episodic import EpisodicMemory, copy_rows, draw_rows, permutes
 from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.state import State, get_state, load_state
-from perdure.undo import Undoable, save_generator, save_rows
+from perdure.undo import Undoable, postpone, save_generator, save_tensors
 
 _BINS = 32
 """Bin k holds ages from 2^k to 2^(k+1) − 1, so that no stream exceeds the last bin."""
@@ -173,8 +174,7 @@ class AgeTrackingReservoir(Reservoir):
 
     def _write(self, rows: Tensor, samples: Samples) -> None:
         super()._write(rows, samples)
-        save_rows(self.stored_at, rows)
-        self.stored_at.index_copy_(0, rows, self.clock.expand(len(rows)))
+        copy_rows(self.stored_at, rows, self.clock.expand(len(rows)))
 
     def _parts(self) -> dict[str, object]:
         return {**super()._parts(), "stored_at": self.stored_at[: self.filled]}
@@ -199,7 +199,7 @@ class AgeHistogram(Undoable):
         AgeCounts(edges=[1, 2, 4], total=[0, 2], marked=[0, 1])
     """
 
-    saved_by_itself = ("_bounds", "_unmarked", "_marked")
+    saved_by_itself = ("counts", "_bounds", "_unmarked", "_marked")
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
         self.counts = torch.zeros(_BINS, dtype=torch.int64, device=device)
@@ -209,7 +209,11 @@ class AgeHistogram(Undoable):
     def add(self, ages: Tensor, marked: Tensor) -> None:
         """Count samples by their ages [n], at least 1, and whether they are marked [n]."""
         bins = torch.bucketize(ages, self._bounds, right=True)
-        self.counts.index_add_(0, bins, torch.where(marked, self._marked, self._unmarked))
+        values = torch.where(marked, self._marked, self._unmarked)
+        count = partial(self.counts.index_add_, 0, bins, values)
+        if not postpone(count):
+            save_tensors(self, [self.counts])
+            count()
 
     def read(self) -> AgeCounts:
         """Return the counts. Waits for the device."""
