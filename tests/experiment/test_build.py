@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -460,3 +461,17 @@ def test_regular_updates_reach_the_memories(method: str, tmp_path: Path) -> None
     config = digits(method=method, max_steps=10, update="regular")
     assert set(regular(load_run(train_one(config, tmp_path)))) == {True}
     assert set(regular(build(digits(method=method)).learner)) == {False}
+
+
+def test_the_engine_of_a_gpu_does_not_load_the_compiler() -> None:
+    code = """
+import sys
+from dataclasses import replace
+from perdure.experiment.build import build_engine
+from perdure.experiment.resolve import resolve
+build_engine(replace(resolve("s-mnist", "sgd", None), device="cuda", engine="captured"))
+print("torch._dynamo" in sys.modules)
+"""
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    assert loaded == "False"  # it would take seconds
