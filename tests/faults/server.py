@@ -114,6 +114,7 @@ def serve() -> None:
     config = resolve("s-mnist", "gem", dataset="mnist5k")
     build_run(config, read_dataset(config), 0)  # triggers torch's lazy imports
     warnings.simplefilter("error")  # not before: old versions of other packages warn on import
+    warnings.filterwarnings("ignore", module="matplotlib|pyparsing")  # old ones, while drawing
     for line in sys.stdin:
         order = json.loads(line)
         if isinstance(order, int):
