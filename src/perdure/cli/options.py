@@ -167,7 +167,7 @@ class ExecutionFlags:
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto uses a GPU if there is one."""
     precision: Annotated[str | None, _one_of("fp32", "bf16"), _NO_HINT] = None
-    """Arithmetic on a GPU; default: bf16."""
+    """Arithmetic on a GPU; default: bf16. In fp32, convolutions use TF32, torch's default."""
     engine: Annotated[str | None, _one_of("eager", "captured", "compiled"), _NO_HINT] = None
     """How a GPU executes steps: eager, as CUDA graphs (the default), or compiled CUDA graphs."""
     deterministic: Switch = False
