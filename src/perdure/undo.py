@@ -183,8 +183,10 @@ class _Contents:
     """What is saved of an object, found once and used until an attribute is replaced."""
 
     def __init__(self, owner: Undoable) -> None:
-        self._entries: list[tuple[dict[Any, Any], int, list[tuple[Any, Any]]]] = []
-        """Dicts, with their sizes and the items that `_note` has found."""
+        self._entries: list[
+            tuple[dict[Any, Any], int, list[tuple[Any, Any]], list[tuple[Any, type]]]
+        ] = []
+        """Dicts, with their sizes, the items that `_note` has found and the types of others."""
         self.tensors: list[Tensor] = []
         self.scalars: list[Tensor] = []
         """Single numbers on a CPU, such as counters: faster to read than to copy."""
@@ -196,12 +198,15 @@ class _Contents:
         """Return all dicts with copies of them, or None if something was replaced or added."""
         # Plain loops: iterators in C take twice as long here, where a step has emptied the caches.
         pairs = []
-        for current, size, items in self._entries:
+        for current, size, items, others in self._entries:
             before = current.copy()
             if len(before) != size:
                 return None
             for key, value in items:
                 if before.get(key) is not value:
+                    return None
+            for key, kind in others:
+                if type(before.get(key)) is not kind:  # a number may have become a tensor
                     return None
             pairs.append((current, before))
         return pairs
@@ -209,15 +214,16 @@ class _Contents:
     def _note(self, current: dict[Any, Any], ignored: tuple[str, ...] = ()) -> list[Any]:
         """Return the values of a dict that may change in place or are not set yet."""
         found = [(k, v) for k, v in current.items() if k not in ignored and _may_change(v)]
-        self._entries.append((current, len(current), found))
+        keys = {key for key, _ in found}.union(ignored)
+        others = [(k, type(v)) for k, v in current.items() if k not in keys]
+        self._entries.append((current, len(current), found, others))
         return [value for _, value in found]
 
     def _add_object(self, part: Undoable) -> None:
         for value in self._note(vars(part), part.saved_by_itself):
             if isinstance(value, nn.Module):
                 for module in value.modules():
-                    if module._buffers:
-                        self._add_dict(module._buffers, getattr(module, "saved_by_itself", ()))
+                    self._add_dict(module._buffers, getattr(module, "saved_by_itself", ()))
             elif isinstance(value, Tensor):
                 self._add_tensor(value)
             elif isinstance(value, torch.Generator):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -181,3 +183,19 @@ def test_agreement_is_the_share_of_equal_predictions() -> None:
     found = agreement({name: torch.eye(3)[row] for name, row in predicted.items()})
     assert found.predictors == ["a", "b", "c"]
     assert found.matrix == [[1, 0.5, 0.75], [0.5, 1, 0.25], [0.75, 0.25, 1]]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int8, torch.int16, torch.int32])
+def test_labels_may_be_integers_of_any_size(dtype: torch.dtype) -> None:
+    samples = Samples(torch.eye(3), torch.tensor([0, 1, 1]))
+    small = samples._replace(labels=samples.labels.to(dtype))
+    tests = [Test(str(k), partial(Samples, *k), classes=(0, 1)) for k in (samples, small)]
+    assert accuracies(lambda x: x, tests[1:]) == accuracies(lambda x: x, tests[:1])
+    assert accuracies(lambda x: x, tests).per_class == [100, 50, None]
+
+
+def test_a_test_without_samples_is_refused() -> None:
+    source = Source(0, [0, 1])
+    tests = [Test(str(n), source, rows=torch.arange(n)) for n in (0, 1)]
+    with pytest.raises(ZeroDivisionError, match="no samples"):
+        accuracies(lambda x: x, tests)

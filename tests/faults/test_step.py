@@ -278,6 +278,8 @@ class Holder(undo.Undoable):
 
     def __init__(self) -> None:
         self.tensor = torch.zeros(3)
+        self.number: Any = 0
+        self.module = nn.ReLU()
 
 
 @pytest.mark.parametrize("name", ["tensor", "other"])
@@ -291,6 +293,35 @@ def test_attributes_that_were_replaced_or_added_are_restored(name: str) -> None:
     getattr(owner, name).add_(1)
     snapshot.restore()
     assert getattr(owner, name).tolist() == [1]
+
+
+def test_a_number_that_became_a_tensor_is_restored() -> None:
+    owner = Holder()
+    snapshot = undo.Snapshot(owner)
+    snapshot.take()
+    owner.number += torch.ones(1)
+    snapshot.commit()
+    snapshot.take()
+    owner.number += 1
+    snapshot.restore()
+    assert owner.number.tolist() == [1]
+
+
+def test_the_first_buffer_of_a_module_is_removed_and_restored() -> None:
+    owner = Holder()
+    module = owner.module
+    snapshot = undo.Snapshot(owner)
+    snapshot.take()
+    module.register_buffer("count", torch.ones(1))
+    snapshot.restore()
+    assert not list(module.buffers())
+    snapshot.take()
+    module.register_buffer("count", torch.ones(1))
+    snapshot.commit()
+    snapshot.take()
+    module.get_buffer("count").add_(1)
+    snapshot.restore()
+    assert module.get_buffer("count").tolist() == [1]
 
 
 def test_what_a_step_saves_twice_is_restored_to_the_first_value() -> None:

@@ -17,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 import perdure
 from perdure import catalog, learners
@@ -26,6 +27,7 @@ from perdure.networks import MLP
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.state import as_bytes, write_file
+from perdure.structures import Inputs
 
 INPUTS, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
 
@@ -643,6 +645,21 @@ def test_autocast_around_a_loop_uses_the_weights_of_each_step() -> None:
         for _ in range(5):
             around.observe(INPUTS, LABELS)
     assert as_bytes(each.state_dict(), {}) == as_bytes(around.state_dict(), {})
+
+
+def test_autocast_uses_the_weights_of_each_inner_step() -> None:
+    class Twice(SGD):
+        def step(self, inputs: Inputs, labels: Tensor) -> None:
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                self.inner_step(F.cross_entropy(self.logits(inputs), labels))
+                outputs.append(self.logits(inputs).detach())
+                again = F.linear(inputs, *(p.detach() for p in self.network.parameters()))
+                outputs.append(again)
+                self.optimizer_step(F.cross_entropy(self.logits(inputs), labels))
+
+    outputs: list[Tensor] = []
+    Twice(linear(), lr=0.5).observe(INPUTS, LABELS)
+    assert torch.equal(*outputs)
 
 
 def test_a_network_that_returns_probabilities_is_noticed() -> None:

@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import nn
 from torch.optim import SGD, Adam, AdamW, Optimizer, RMSprop
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from perdure import ER
 from perdure.learners.optimizers import in_place_step
@@ -139,3 +140,42 @@ def test_observe_and_a_bare_loop_end_with_the_same_weights(name: str) -> None:
         optimizer.step()
     for one, other in zip(bare.parameters(), module.parameters(), strict=True):
         torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("make", [Adam, lambda p: SGD(p, lr=0.1, momentum=0.9)])
+def test_half_precision_is_left_to_the_optimizer(
+    make: Callable[[Any], Optimizer], dtype: torch.dtype
+) -> None:
+    weight = nn.Parameter(torch.ones(2, dtype=dtype))
+    weight.grad = torch.ones_like(weight)
+    optimizer = make([weight])
+    optimizer.step()
+    assert in_place_step(optimizer) is None
+
+
+@pytest.mark.parametrize("separate", [False, True])
+def test_parameters_that_share_data_are_left_to_the_optimizer(separate: bool) -> None:
+    weights = [nn.Parameter(torch.ones(2))]
+    weights.append(nn.Parameter(weights[0].data))
+    for weight in weights:
+        weight.grad = torch.ones(2)
+    groups = [{"params": [weight]} for weight in weights] if separate else weights
+    assert in_place_step(SGD(groups, lr=0.1, weight_decay=0.5)) is None
+
+
+def test_hooks_of_all_optimizers_are_called() -> None:
+    calls: list[None] = []
+    learner = ER(network(), buffer_size=4)
+    with register_optimizer_step_post_hook(lambda *_: calls.append(None)):
+        learner.observe(torch.rand(2, 6), [0, 1])
+    learner.observe(torch.rand(2, 6), [0, 1])
+    assert len(calls) == 1
+
+
+def test_rates_that_are_tensors_are_left_to_the_optimizer() -> None:
+    weight = nn.Parameter(torch.ones(2))
+    weight.grad = torch.ones_like(weight)
+    optimizer = Adam([weight], lr=0.1, betas=(torch.tensor(0.9), torch.tensor(0.99)))
+    optimizer.step()
+    assert in_place_step(optimizer) is None

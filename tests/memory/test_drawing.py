@@ -14,7 +14,7 @@ from scipy import stats
 from torch import Tensor
 
 from perdure.memory import Reservoir, episodic
-from perdure.memory.episodic import draw_rows, spare_draws
+from perdure.memory.episodic import draw_rows, permutes, spare_draws
 from perdure.randomness import generator
 from perdure.records import Samples
 from perdure.undo import Snapshot
@@ -196,3 +196,17 @@ def test_last_sample_of_a_row_is_kept_whatever_the_size(buffer_size: int, count:
     draws = torch.Generator().manual_seed(count)
     rows = torch.randint(buffer_size + 1, (count,), generator=draws)
     assert Reservoir(buffer_size)._keep_last(rows.clone()).tolist() == keep_last(rows, buffer_size)
+
+
+def test_a_graph_depends_on_every_number_of_samples_drawn() -> None:
+    """The way of drawing few samples changes before that of drawing many."""
+    memory = Reservoir(20_000)
+    memory.add(Samples(torch.rand(8192, 1), torch.zeros(8192, dtype=torch.int64)))
+    memory.draw(1000)
+    memory.draw(10)
+    memory.device = torch.device("cuda")
+    before = memory.host_state()
+    memory.note_replay(1)
+    assert permutes(memory.filled, 1000)
+    assert not permutes(memory.filled, 10)
+    assert memory.host_state() != before

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from unittest.mock import Mock
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -24,8 +27,9 @@ from perdure.learners import (
 )
 from perdure.records import Samples, join
 from perdure.streams import CropFlip
+from perdure.structures import Inputs
 from perdure.training import engine as engines
-from perdure.training.engine import Eager, Recorded, _RecordedLearner
+from perdure.training.engine import Captured, Eager, Recorded, _RecordedLearner
 
 BATCH = 8
 METHODS: list[type[Learner]] = [
@@ -191,3 +195,25 @@ def test_a_learner_saved_between_recorded_steps_resumes_bit_for_bit() -> None:
     train(Recorded(), first, supply[:25])
     second.load_state_dict(first.state_dict())
     assert equal(whole, train(Recorded(), second, supply[25:]))
+
+
+class AddsTwice(ER):
+    """Presents every batch to the memory twice."""
+
+    def step(self, inputs: Inputs, labels: Tensor) -> None:
+        super().step(inputs, labels)
+        self.memory.add(Samples(inputs, labels))
+
+
+def test_a_graph_may_add_any_number_of_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "Stream", Mock())
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", Mock())
+    monkeypatch.setattr(torch.cuda, "graph", lambda *_, **__: nullcontext())
+    learner = AddsTwice(nn.Linear(4, 2), buffer_size=100)
+    batch = Samples(torch.rand(3, 4), torch.tensor([0, 1, 0]))
+    captured = Captured("cpu", "fp32")._captured(learner)
+    captured._capture(batch)
+    assert captured.graph is not None
+    assert learner.memory.filled == 0
+    captured._replay(captured.graph, batch)
+    assert learner.memory.filled == 6

@@ -39,7 +39,7 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
     found = []
     for group in groups.values():
         samples = tests[group[0]].samples()
-        labels = samples.labels
+        labels = samples.labels.long()
         position = rows = torch.arange(len(labels), device=labels.device)
         if all(tests[i].rows is not None for i in group):
             used = torch.zeros(len(labels), dtype=torch.bool, device=labels.device)
@@ -130,6 +130,8 @@ def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> 
 
 
 def _percent(correct: Tensor) -> Tensor:
+    if not len(correct):
+        raise ZeroDivisionError("a test has no samples")
     return 100 * correct.sum().double() / len(correct)
 
 

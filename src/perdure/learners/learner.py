@@ -434,6 +434,8 @@ class Learner(Undoable, ABC):
                 operation()
         if operations is None:
             self.optimizer.step()
+        if torch.is_autocast_enabled(self.device.type):
+            torch.clear_autocast_cache()  # of weights before this update
 
     @contextmanager
     def randomness(self, *, swap: bool = True) -> Iterator[None]:

@@ -14,11 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
 Operation = Callable[[], object]
 
 _UNSUPPORTED = ("maximize", "foreach", "fused", "differentiable", "capturable", "amsgrad")
 """Options of optimizers with other operations."""
+_EXACT = (torch.float32, torch.float64)
+"""Dtypes for which operations on lists compute the same bits as those on single tensors."""
 
 
 def in_place_step(optimizer: Optimizer) -> list[Operation] | None:
@@ -29,15 +32,19 @@ def in_place_step(optimizer: Optimizer) -> list[Operation] | None:
 
     Returns:
         None if `optimizer.step` must be called: for another class or other options, if hooks or a
-        learning-rate scheduler wait for the call, on other devices than a CPU unless this is plain
-        SGD, and if the optimizer has to create its state first.
+        learning-rate scheduler wait for the call, and if the optimizer has to create its state
+        first; unless this is plain SGD, also on other devices than a CPU, in half precision and if
+        parameters share their data.
     """
     kind = type(optimizer)
     if kind not in (SGD, Adam, AdamW) or "step" in vars(optimizer):  # wrapped by a scheduler
         return None
     if optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks:
         return None
+    if _global_optimizer_pre_hooks or _global_optimizer_post_hooks:
+        return None
     operations: list[Operation] = []
+    addresses: list[int] = []
     for group in optimizer.param_groups:
         if type(group["lr"]) is not float or any(map(group.get, _UNSUPPORTED)):
             return None
@@ -48,7 +55,12 @@ def in_place_step(optimizer: Optimizer) -> list[Operation] | None:
         if kind is SGD and not (group["momentum"] or group["weight_decay"]):
             operations.append(partial(torch._foreach_add_, trained, gradients, alpha=-group["lr"]))
             continue
-        if any(p.is_complex() or p.device.type != "cpu" for p in trained):
+        if any(p.dtype not in _EXACT or p.device.type != "cpu" for p in trained):
+            return None
+        addresses += (p.data_ptr() for p in trained)
+        if len(set(addresses)) < len(addresses):  # torch updates shared weights one by one
+            return None
+        if kind is not SGD and any(isinstance(beta, Tensor) for beta in group["betas"]):
             return None
         states = [optimizer.state.get(p, {}) for p in trained]
         if not all(states) and (kind is not SGD or group["momentum"]):

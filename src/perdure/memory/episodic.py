@@ -45,6 +45,8 @@ class EpisodicMemory(Undoable):
     _settings: tuple[str, ...] = ()
     """Attributes that a state must agree with, in addition to `buffer_size` or `buffer_bytes`."""
     saved_by_itself: tuple[str, ...] = ("selection",)
+    presented = 0
+    """Number of samples that `note_replay` was called for; not part of the state."""
     buffer_size: int
     """Maximum number of samples; 0 until it is known, if the budget is in bytes."""
 

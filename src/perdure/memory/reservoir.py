@@ -45,8 +45,8 @@ class Reservoir(EpisodicMemory):
     """
 
     saved_by_itself: tuple[str, ...] = (*EpisodicMemory.saved_by_itself, "insertion")
-    _most_drawn = 0
-    """Largest number of samples that `draw` was asked for."""
+    _draws: tuple[int, ...] = ()
+    """Different numbers of samples that `draw` was asked for."""
 
     def _create_state(self, seed: int) -> None:
         self.seen = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -89,7 +89,8 @@ class Reservoir(EpisodicMemory):
         Returns:
             Copies of the samples, or None if the memory is empty.
         """
-        self._most_drawn = max(self._most_drawn, count)
+        if count not in self._draws:
+            self._draws += (count,)
         return super().draw(count)
 
     def host_state(self) -> Hashable:
@@ -99,10 +100,11 @@ class Reservoir(EpisodicMemory):
         """
         if self.device.type == "cpu" or not self.filled:
             return super().host_state()
-        return min(self.filled, self._most_drawn), permutes(self.filled, self._most_drawn)
+        return tuple((min(self.filled, n), permutes(self.filled, n)) for n in self._draws)
 
     def note_replay(self, count: int) -> None:
-        """Note that a CUDA graph has added `count` samples."""
+        """Note that `add`, or a CUDA graph of it, was given `count` samples."""
+        self.presented += count
         self.filled = min(self.buffer_size, self.filled + count)
 
     def _choose(self, count: int) -> Tensor:

@@ -211,6 +211,8 @@ class _CapturedLearner(_Repeated):
         self.stream = torch.cuda.Stream(engine.device)  # type: ignore[no-untyped-call]
         self.fallback = _obstacle(learner)
         self.graph: torch.cuda.CUDAGraph | None = None
+        self.added = 0
+        """Number of samples that the graph presents to the memory."""
         self.draws_globally = True
         """Whether the graph may draw from torch's global generator."""
 
@@ -245,7 +247,7 @@ class _CapturedLearner(_Repeated):
         self.load(batch)
         graph.replay()
         if self.learner.memory is not None:
-            self.learner.memory.note_replay(len(batch.labels))
+            self.learner.memory.note_replay(self.added)
 
     def _run_eagerly(self, batch: Samples) -> None:
         with self.engine.autocast():
@@ -275,7 +277,7 @@ class _CapturedLearner(_Repeated):
         for generator in self.learner.generators():
             graph.register_generator_state(generator)
         memory = self.learner.memory
-        filled = 0 if memory is None else memory.filled
+        filled, presented = (0, 0) if memory is None else (memory.filled, memory.presented)
         collects = gc.isenabled()
         gc.disable()  # an old graph that is freed meanwhile would break the capture
         try:
@@ -290,7 +292,7 @@ class _CapturedLearner(_Repeated):
             if collects:
                 gc.enable()
             if memory is not None:
-                memory.filled = filled
+                self.added, memory.filled = memory.presented - presented, filled
 
 
 def _obstacle(learner: Learner) -> str:
