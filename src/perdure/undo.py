@@ -25,6 +25,9 @@ from torch.optim import Optimizer
 
 from perdure.state import Stateful
 
+_RETRIES = 3
+"""How often a failed step is undone again after an error before an action that fails is left out."""
+
 
 class Undoable:
     """An object whose attributes hold all its state, so that a step can be undone.
@@ -132,6 +135,7 @@ class Snapshot:
         Allocates no tensors. An interruption or an error in the meantime is raised afterwards.
         """
         interruption: BaseException | None = None
+        failures = 0
         enabled = self._gradients is not False
         if self._gradients is not None:
             _enable_gradients(enabled)
@@ -141,15 +145,18 @@ class Snapshot:
                 for function, arguments in reversed(self.actions):
                     try:
                         function(*arguments)
-                    except Exception as error:  # of a user's load_state_dict
+                    except Exception as error:  # of a signal handler or a user's load_state_dict
                         interruption = error
+                        failures += 1
+                        if failures <= _RETRIES:
+                            raise
                 for current, before in reversed(self._dicts):
                     current.update(before)
                     _remove_new(current, set(before))
                 self._copies, self._contents, self.postponed = {}, None, None
                 _enable_gradients(enabled)
                 self.commit()
-            except KeyboardInterrupt as error:
+            except BaseException as error:  # undo everything again
                 interruption = error
         if interruption is not None:
             raise interruption

@@ -377,6 +377,38 @@ def test_a_generator_that_draws_twice_is_restored_to_its_first_state() -> None:
         assert draws.get_state().equal(before)
 
 
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, TimeoutError])
+def test_an_interrupted_restoration_is_completed(kind: type[BaseException]) -> None:
+    tensors, signals = [torch.zeros(2), torch.zeros(2)], iter([kind("signal")])
+    snapshot = undo.Snapshot(Holder())
+    snapshot.take()
+
+    def restore_with_a_signal() -> None:
+        tensors[0].zero_()
+        for signal in signals:
+            raise signal
+        tensors[1].zero_()
+
+    undo.on_failure(restore_with_a_signal)
+    for tensor in tensors:
+        tensor += 1
+    with pytest.raises(kind, match="signal"):
+        snapshot.restore()
+    assert not snapshot.taken
+    assert [tensor.tolist() for tensor in tensors] == [[0, 0], [0, 0]]
+
+
+def test_an_action_that_always_fails_does_not_keep_the_others_from_being_undone() -> None:
+    tensor, snapshot = torch.ones(2), undo.Snapshot(Holder())
+    snapshot.take()
+    undo.on_failure(tensor.zero_)
+    undo.on_failure(int, "no number")
+    with pytest.raises(ValueError, match="no number"):
+        snapshot.restore()
+    assert not snapshot.taken
+    assert tensor.tolist() == [0, 0]
+
+
 def test_hooks_and_parameters_of_a_call_that_failed_are_removed() -> None:
     network = nn.Linear(2, 2)
     weight, snapshot = network.weight, undo.Snapshot(Holder())

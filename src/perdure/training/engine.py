@@ -12,6 +12,7 @@ from torch import Tensor
 
 from perdure.evaluation import Prequential
 from perdure.learners import Learner
+from perdure.memory import EpisodicMemory
 from perdure.randomness import global_state
 from perdure.records import Samples
 from perdure.structures import layout, map_leaves
@@ -300,6 +301,9 @@ def _obstacle(learner: Learner) -> str:
     name = type(learner).__name__
     if not learner.capturable:
         return f"{name} is not capturable"
+    memories = [part for part in vars(learner).values() if isinstance(part, EpisodicMemory)]
+    if any(memory is not learner.memory for memory in memories):
+        return f"{name} is not captured because it has several memories"
     if learner.memory is not None and not learner.memory.capturable:
         return f"{name} is not captured because the host reads its memory from a file"
     return ""
