@@ -26,7 +26,7 @@ from torch.optim import Optimizer
 from perdure.state import Stateful
 
 _RETRIES = 3
-"""How often a failed step is undone again after an error before an action that fails is left out."""
+"""How often a failed step is undone again after an error; then an action that fails is left out."""
 
 
 class Undoable:
@@ -193,7 +193,8 @@ class _Contents:
         self._entries: list[
             tuple[dict[Any, Any], int, list[tuple[Any, Any]], list[tuple[Any, type]]]
         ] = []
-        """Dicts, with their sizes, the items that `_note` has found and the types of others."""
+        """Dicts, with their sizes, the items that `_note` has found and, unless they belong to an
+        object of perdure, the types of others."""
         self.tensors: list[Tensor] = []
         self.scalars: list[Tensor] = []
         """Single numbers on a CPU, such as counters: faster to read than to copy."""
@@ -218,16 +219,18 @@ class _Contents:
             pairs.append((current, before))
         return pairs
 
-    def _note(self, current: dict[Any, Any], ignored: tuple[str, ...] = ()) -> list[Any]:
+    def _note(
+        self, current: dict[Any, Any], ignored: tuple[str, ...] = (), *, known: bool = True
+    ) -> list[Any]:
         """Return the values of a dict that may change in place or are not set yet."""
         found = [(k, v) for k, v in current.items() if k not in ignored and _may_change(v)]
-        keys = {key for key, _ in found}.union(ignored)
+        keys = {key for key, _ in found}.union(current if known else ignored)
         others = [(k, type(v)) for k, v in current.items() if k not in keys]
         self._entries.append((current, len(current), found, others))
         return [value for _, value in found]
 
     def _add_object(self, part: Undoable) -> None:
-        for value in self._note(vars(part), part.saved_by_itself):
+        for value in self._note(vars(part), part.saved_by_itself, known=_is_known(part)):
             if isinstance(value, nn.Module):
                 for module in value.modules():
                     self._add_dict(module._buffers, getattr(module, "saved_by_itself", ()))
@@ -250,6 +253,11 @@ class _Contents:
     def _add_tensor(self, tensor: Tensor) -> None:
         is_scalar = not tensor.ndim and tensor.device.type == "cpu"
         (self.scalars if is_scalar else self.tensors).append(tensor)
+
+
+def _is_known(part: object) -> bool:
+    """Whether the class of an object is one of perdure, whose attributes keep their kinds."""
+    return type(part).__module__.startswith("perdure.")
 
 
 def _may_change(value: object) -> bool:
