@@ -206,7 +206,7 @@ def test_a_graph_depends_on_every_number_of_samples_drawn() -> None:
     memory.draw(10)
     memory.device = torch.device("cuda")
     before = memory.host_state()
-    memory.note_replay(1)
+    memory.note_added(1)
     assert permutes(memory.filled, 1000)
     assert not permutes(memory.filled, 10)
     assert memory.host_state() != before

@@ -103,7 +103,7 @@ def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> 
     class_il: dict[int, Tensor] = {}
     task_il: dict[int, Tensor] = {}
     hits = counts = torch.zeros((), dtype=torch.int64)
-    # Nothing waits for the device until all results are there.
+    # Results stay on the device until all are computed: reading each would make the host wait.
     for group, scores, labels, position in predictions:
         correct = scores.argmax(dim=1) == labels
         for i in group:
@@ -131,7 +131,7 @@ def accuracies_of(predictions: Sequence[Predictions], tests: Sequence[Test]) -> 
 
 def _percent(correct: Tensor) -> Tensor:
     if not len(correct):
-        raise ZeroDivisionError("a test has no samples")
+        raise ValueError("a test has no samples")
     return 100 * correct.sum().double() / len(correct)
 
 

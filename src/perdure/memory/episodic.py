@@ -46,7 +46,9 @@ class EpisodicMemory(Undoable):
     """Attributes that a state must agree with, in addition to `buffer_size` or `buffer_bytes`."""
     saved_by_itself: tuple[str, ...] = ("selection",)
     presented = 0
-    """Number of samples that `note_replay` was called for; not part of the state."""
+    """Number of samples that `note_added` was called for; not part of the state."""
+    _draws: tuple[int, ...] = ()
+    """Different numbers of samples that `draw` was called with."""
     buffer_size: int
     """Maximum number of samples; 0 until it is known, if the budget is in bytes."""
 
@@ -148,6 +150,8 @@ class EpisodicMemory(Undoable):
         Returns:
             Copies of the samples, or None if the memory is empty.
         """
+        if count not in self._draws:
+            self._draws += (count,)
         if self._stored is None or not self.filled:
             return None
         rows = self._choose(count)
@@ -161,8 +165,11 @@ class EpisodicMemory(Undoable):
         """
         return self.filled
 
-    def note_replay(self, count: int) -> None:
-        """Note that a CUDA graph has added `count` samples. No-op by default: none were free."""
+    def note_added(self, count: int) -> None:
+        """Note that `add`, or a CUDA graph of it, was given `count` samples.
+
+        No-op by default: a graph is used only when no row is free.
+        """
 
     def _choose(self, count: int) -> Tensor:
         """Choose the rows for `draw`."""

@@ -45,8 +45,6 @@ class Reservoir(EpisodicMemory):
     """
 
     saved_by_itself: tuple[str, ...] = (*EpisodicMemory.saved_by_itself, "insertion")
-    _draws: tuple[int, ...] = ()
-    """Different numbers of samples that `draw` was asked for."""
 
     def _create_state(self, seed: int) -> None:
         self.seen = torch.zeros((), dtype=torch.int64, device=self.device)
@@ -62,7 +60,7 @@ class Reservoir(EpisodicMemory):
         count = len(samples.labels)
         self.reserve(samples)
         self._write(self._slots(count), samples)
-        self.note_replay(count)
+        self.note_added(count)
 
     def _slots(self, count: int) -> Tensor:
         """Draw a row for each of the next `count` samples; `buffer_size` means not kept."""
@@ -74,24 +72,11 @@ class Reservoir(EpisodicMemory):
             count, dtype=torch.float64, device=self.device, generator=self.insertion
         )
         slots = uniform.mul_(position).long()
-        if not self.full or self.device.type != "cpu":  # a CUDA graph is used until it is full
+        if not self.full or self.device.type != "cpu":  # one CUDA graph serves both
             slots = torch.where(position <= self.buffer_size, position - 1, slots)
         slots.clamp_(max=self.buffer_size)
         self.seen += count
         return self._keep_last(slots)
-
-    def draw(self, count: int) -> Samples | None:
-        """Draw samples at random, without replacement.
-
-        Args:
-            count: Number of samples. If fewer are stored, all are returned.
-
-        Returns:
-            Copies of the samples, or None if the memory is empty.
-        """
-        if count not in self._draws:
-            self._draws += (count,)
-        return super().draw(count)
 
     def host_state(self) -> Hashable:
         """Return the host values that drawing and adding samples depend on.
@@ -102,7 +87,7 @@ class Reservoir(EpisodicMemory):
             return super().host_state()
         return tuple((min(self.filled, n), permutes(self.filled, n)) for n in self._draws)
 
-    def note_replay(self, count: int) -> None:
+    def note_added(self, count: int) -> None:
         """Note that `add`, or a CUDA graph of it, was given `count` samples."""
         self.presented += count
         self.filled = min(self.buffer_size, self.filled + count)

@@ -248,7 +248,7 @@ class _CapturedLearner(_Repeated):
         self.load(batch)
         graph.replay()
         if self.learner.memory is not None:
-            self.learner.memory.note_replay(self.added)
+            self.learner.memory.note_added(self.added)
 
     def _run_eagerly(self, batch: Samples) -> None:
         with self.engine.autocast():
