@@ -39,9 +39,12 @@ def accuracies(name: str) -> dict[tuple[str, str, int | None], Accuracy]:
 
 
 def main() -> None:
+    """Print the comparison."""
     gpu, cpu = accuracies("mnist-gpu.jsonl"), accuracies("mnist.jsonl")
     differences = {key: gpu[key].mean - cpu[key].mean for key in gpu}
-    sizes = [abs(differences[key]) / (gpu[key].error**2 + cpu[key].error**2) ** 0.5 for key in gpu]
+    sizes = [
+        abs(differences[key]) / (gpu[key].error ** 2 + cpu[key].error ** 2) ** 0.5 for key in gpu
+    ]
     found = {
         "settings": len(differences),
         "mean_difference": round(statistics.mean(differences.values()), 3),
