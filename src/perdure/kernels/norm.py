@@ -29,7 +29,7 @@ _COLUMNS = 16
 """Channels per program when combining; it keeps all blocks of a part in registers."""
 _kernel = partial(
     triton.jit,
-    do_not_specialize=["blocks_0", "blocks_1", "rows_0", "rows_1", "rows_2", "block_rows"],
+    do_not_specialize=["blocks_0", "blocks_1", "rows_0", "rows_1", "rows_2", "block_rows", "parts"],
 )
 """Decorates a kernel that is compiled once for all numbers of rows and blocks."""
 
@@ -81,8 +81,8 @@ def _moments(
 @_kernel
 def _statistics(
     means, squares, saved_mean, saved_scale, running_mean, running_var, tracked, momentum, epsilon,
-    channels, blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows,
-    PARTS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
+    channels, blocks_0, blocks_1, rows_0, rows_1, rows_2, block_rows, parts,
+    BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Compute mean and 1/deviation of each part; update the running statistics part by part."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -90,9 +90,9 @@ def _statistics(
     i = tl.arange(0, BLOCKS)
     running = tl.load(running_mean + column, mask=in_range)
     running_v = tl.load(running_var + column, mask=in_range)
-    for p in tl.static_range(PARTS):
-        first_block = 0 if p == 0 else (blocks_0 if p == 1 else blocks_0 + blocks_1)
-        rows = rows_0 if p == 0 else (rows_1 if p == 1 else rows_2)
+    for p in range(parts):
+        first_block = tl.where(p == 0, 0, tl.where(p == 1, blocks_0, blocks_0 + blocks_1))
+        rows = tl.where(p == 0, rows_0, tl.where(p == 1, rows_1, rows_2))
         n = tl.maximum(tl.minimum(block_rows, rows - i * block_rows), 0).to(tl.float32)[:, None]
         valid = (n > 0) & in_range[None, :]
         place = (first_block + i)[:, None] * channels + column[None, :]
@@ -109,7 +109,7 @@ def _statistics(
     tl.store(running_mean + column, running, mask=in_range)
     tl.store(running_var + column, running_v, mask=in_range)
     if tl.program_id(0) == 0:
-        tl.store(tracked, tl.load(tracked) + PARTS)
+        tl.store(tracked, tl.load(tracked) + parts)
 
 
 @_kernel
@@ -191,7 +191,7 @@ def _gradient_sums(
 @_kernel
 def _gradient_means(
     sums, products, averages, slopes, d_weight, d_bias, channels, blocks_0, blocks_1, rows_0,
-    rows_1, rows_2, block_rows, PARTS: tl.constexpr, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
+    rows_1, rows_2, block_rows, parts, BLOCKS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
     """Average the block sums over each part; sum them over all parts for weight and bias."""
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
@@ -199,9 +199,9 @@ def _gradient_means(
     i = tl.arange(0, BLOCKS)
     all_sums = tl.zeros([COLUMNS], tl.float32)
     all_products = tl.zeros([COLUMNS], tl.float32)
-    for p in tl.static_range(PARTS):
-        first_block = 0 if p == 0 else (blocks_0 if p == 1 else blocks_0 + blocks_1)
-        rows = rows_0 if p == 0 else (rows_1 if p == 1 else rows_2)
+    for p in range(parts):
+        first_block = tl.where(p == 0, 0, tl.where(p == 1, blocks_0, blocks_0 + blocks_1))
+        rows = tl.where(p == 0, rows_0, tl.where(p == 1, rows_1, rows_2))
         valid = (i * block_rows < rows)[:, None] & in_range[None, :]
         place = (first_block + i)[:, None] * channels + column[None, :]
         total = tl.sum(tl.load(sums + place, mask=valid, other=0), 0)
@@ -266,11 +266,7 @@ class _Layout:
         self.grid = (sum(blocks), programs)
         self.tile = {"WIDTH": width, "TILE": _TILE}
         self.combine_grid = (triton.cdiv(self.channels, _COLUMNS),)
-        self.combine = {
-            "PARTS": len(parts),
-            "BLOCKS": triton.next_power_of_2(max(blocks)),
-            "COLUMNS": _COLUMNS,
-        }
+        self.combine = {"parts": len(parts), "BLOCKS": _BLOCKS, "COLUMNS": _COLUMNS}
 
 
 class _NormAddRelu(torch.autograd.Function):
