@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,9 +18,11 @@ import pytest
 
 from perdure.cli import parse
 from perdure.cli.reproduce import ReproduceOptions, _grid
+from perdure.experiment.build import build_run, config_file, read_dataset
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.resolve import resolve
 from perdure.experiment.run import PlannedRun, make_jobs
+from perdure.training.loop import train as train_loop
 
 from .conftest import Call, Write
 
@@ -120,6 +123,26 @@ def test_a_dry_run_for_a_gpu_does_not_need_one(
     assert "3 of 3 runs to do" in ended.out
     assert reproduce(*SMALL, *flags).status == 2
     assert list(here.iterdir()) == []
+
+
+def test_complete_runs_of_a_gpu_are_shown_without_one(
+    reproduce: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    config = resolve("s-mnist", "sgd", dataset="mnist5k", max_steps=3)
+    run = build_run(config, read_dataset(config), seed=0)
+    train_loop([run], max_steps=3)
+    on_gpu = replace(config, device="cuda", precision="bf16", engine="captured")
+    folder = PlannedRun(on_gpu, 0).folder(here / "out")
+    with folder.locked():
+        folder.begin(config_file(on_gpu, run))
+        folder.finish(run.learner, run.record.result(), {"seconds": 1.0})
+    flags = ["--methods", "sgd", "--max-steps", "3", "--device", "cuda", "--out", "out"]
+    ended = reproduce(*SMALL, *flags, "--seeds", "0", "--json")
+    assert (ended.status, "1 of 1 runs are complete" in ended.err) == (0, True)
+    assert json.loads(ended.out)["seeds"] == [0]
+    ended = reproduce(*SMALL, *flags, "--seeds", "0:2")
+    assert (ended.status, "no CUDA device" in ended.err) == (2, True)
 
 
 @pytest.mark.usefixtures("without_workers")

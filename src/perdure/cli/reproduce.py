@@ -97,12 +97,14 @@ def reproduce(options: ReproduceOptions) -> int:
                 resolve,
                 max_steps=data.max_steps,
                 **{**options.execution.settings(), "device": device},
-                check_device=options.backend == "local" and not options.dry_run,
+                check_device=False,  # below, unless all runs are complete
                 progress=not quiet,
             ),
         )
         results_file = plan.out / f"{plan.name}.jsonl"
         if not options.dry_run:
+            if options.backend == "local" and not plan.complete:
+                choose_device(device, options.execution.precision, options.execution.engine)
             writable(plan.out)
             _read_summaries(results_file)  # fails now rather than after training
             plan.clear_leftovers()
@@ -177,10 +179,9 @@ def _backend(options: ReproduceOptions, stack: ExitStack) -> tuple[str, int, Bac
         return cluster.device, cluster.width, cluster.run
     if options.address is not None:
         raise ValueError("--address names a Ray cluster; add --backend ray")
-    if options.dry_run and execution.device == "cuda":
-        device = "cuda"  # planning does not need the GPU
-    else:
-        device = choose_device(execution.device, execution.precision, execution.engine)
+    device: str = execution.device
+    if device != "cuda":  # planning and showing results does not need the GPU
+        device = choose_device(device, execution.precision, execution.engine)
     width = training.width(device)
     local = partial(run_tasks, workers=width, threads=execution.threads, retries=RETRIES)
     return device, width, local

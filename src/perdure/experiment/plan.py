@@ -106,6 +106,11 @@ class Plan:
     table: str | None = None
     """Number of the paper's table that it reproduces, if any."""
 
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is left to run."""
+        return not any(setting.resumable or setting.missing for setting in self.settings)
+
     def jobs(
         self,
         speeds: Speeds,
