@@ -393,7 +393,7 @@ NAMES = {
     "adam": "Adam",
 }
 RIVALS = {"er": "ER", "clser working": "its own working network"}
-"""What CLS-ER's answer must not fall behind."""
+"""What CLS-ER must not fall behind."""
 TOLERANCE = 1.0
 GAIN = 2.0
 """Goal for the mean difference between CLS-ER and ER."""
@@ -426,13 +426,13 @@ def summary(rows: list[dict[str, Any]]) -> dict[Case, Accuracies]:
 
 
 def difference(by: Accuracies, rival: str) -> tuple[float, float]:
-    """How far CLS-ER's answer is above a rival, and twice the standard error of the difference."""
+    """How far CLS-ER is above a rival, and twice the standard error of the difference."""
     found = Spread.over((by["clser"] - by[rival]).tolist())
     return found.mean, 2 * (found.error or 0.0)
 
 
 def is_miss(by: Accuracies, rival: str) -> bool:
-    """Whether CLS-ER's answer is below a rival by more than the tolerance and the error."""
+    """Whether CLS-ER is below a rival by more than the tolerance and the error."""
     mean, error = difference(by, rival)
     return mean + error < -TOLERANCE
 
@@ -513,7 +513,7 @@ def goals(table: dict[Case, Accuracies]) -> str:
             "yes" if mean >= GAIN else "no",
         ]
     )
-    return markdown(["goal for CLS-ER's answer", "measured", "met"], lines)
+    return markdown(["goal for CLS-ER", "measured", "met"], lines)
 
 
 def named(case: Case) -> list[str]:

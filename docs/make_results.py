@@ -3,12 +3,12 @@
     python docs/make_results.py [--check]
 
 A table is written between `<!-- table NAME -->` and `<!-- end -->`, where NAME is a stream, a
-method, `components`, `sensitivity`, `task-il` or `overview`. Its numbers come from the run folders
-in results/runs, and from results/mnist.jsonl for the MNIST streams. Tables whose names begin with
-`windows` compare them with results/windows.jsonl, and those whose names begin with `own-data` are
-tables of benchmarks/own_data.py, from results/own-data.jsonl. With --check, pages are not changed;
-the exit status is 1 if any table is out of date. `results_site.py` builds the page with all rows
-from the same records.
+method, `components`, `sensitivity`, `task-il`, `analyses` or `overview`. Its numbers come from the
+run folders in results/runs, and from results/mnist.jsonl for the MNIST streams. Tables whose names
+begin with `windows` compare them with results/windows.jsonl, and those whose names begin with
+`own-data` are tables of benchmarks/own_data.py, from results/own-data.jsonl. With --check, pages
+are not changed; the exit status is 1 if any table is out of date. `results_site.py` builds the page
+with all rows from the same records.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import re
 import runpy
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from perdure.config import RunConfig, default_hyperparameters, parse_seeds
 from perdure.experiment.grid import read_grid
 from perdure.presets import Figure, has_own_stream, published_code_figures, readme_figures
 from perdure.results import Spread, collect, verdict
-from perdure.results.table import figures_for, published_spread, signed, spread_text
+from perdure.results.claims import over_seeds
+from perdure.results.table import Setting, figures_for, published_spread, signed, spread_text
+from perdure.results.terminal import ANALYSES
 
 ROOT = Path(__file__).parents[1]
 NETWORKS = ("stable", "plastic", "working")
@@ -48,18 +50,20 @@ class Row:
     hash: str
     seeds: list[int]
     accuracy: dict[str, Spread]
-    """By predictor, the answering one first."""
+    """By predictor, the default one first."""
     task_il: Spread | None
-    """Of the answering network."""
+    """Of the default predictor."""
     last_test: Spread | None
     seconds: float | None
     """Time of all runs together."""
     files: Mapping[str, Path | str]
     """By label: a JSON file of the repository, or JSON text."""
+    setting: Setting | None = None
+    """The runs, if their folders are stored."""
 
     @property
     def ours(self) -> Spread:
-        """The accuracy of the answering network."""
+        """The accuracy of the default predictor."""
         return next(iter(self.accuracy.values()))
 
     @property
@@ -111,7 +115,7 @@ def read(folder: Path) -> list[Row]:
     rows = read_summaries(folder / "mnist.jsonl")
     for setting in collect([folder / "runs"]).settings:
         files = {f"seed {run.seed}": run.folder.path / "result.json" for run in setting.runs}
-        rows.append(_row(setting.config, setting.summary(), files))
+        rows.append(replace(_row(setting.config, setting.summary(), files), setting=setting))
     streams, methods = list(catalog.STREAMS), list(catalog.METHODS)
 
     def order(row: Row) -> tuple[Any, ...]:
@@ -160,14 +164,14 @@ def _row(config: RunConfig, summary: Mapping[str, Any], files: Mapping[str, Path
         return Spread(found["mean"], found["std"], len(seeds))
 
     predictors: dict[str, Any] = summary["predictors"]
-    answering, *_ = predictors.values()
+    default, *_ = predictors.values()
     return Row(
         config,
         summary["hash"],
         seeds,
         {name: ours for name, found in predictors.items() if (ours := spread(found["class_il"]))},
-        spread(answering["task_il"]),
-        spread(answering.get("last_test")),
+        spread(default["task_il"]),
+        spread(default.get("last_test")),
         summary["seconds"],
         files,
     )
@@ -280,6 +284,17 @@ def task_il(rows: Sequence[Row]) -> str:
             found = verdict(row.task_il, figure).status
             cells.append((row.config.stream, row.buffer, ours, str(len(row.seeds)), theirs, found))
     return table(("stream", "buffer", "ours", "seeds", "published", "verdict"), cells)
+
+
+def analyses(rows: Sequence[Row]) -> str:
+    """The columns that `perdure analyze` prints, for the settings with analysed runs."""
+    cells = []
+    for row in rows:
+        if row.setting is not None and (analysed := row.setting.analysed):
+            found = [over_seeds(row.setting, measure) for measure in ANALYSES.values()]
+            name = (row.config.stream, row.label, row.buffer, str(len(analysed)))
+            cells.append((*name, *(spread_text(spread, 3) for spread in found)))
+    return table(("stream", "method", "buffer", "seeds", *ANALYSES), cells)
 
 
 def overview(rows: Sequence[Row]) -> str:
@@ -415,6 +430,7 @@ def make_table(rows: Sequence[Row], name: str) -> str:
         "components": components,
         "sensitivity": sensitivity,
         "task-il": task_il,
+        "analyses": analyses,
         "overview": overview,
     }
     if name not in others:

@@ -52,7 +52,10 @@ def test_tables_show_the_stored_results(script: ModuleType) -> None:
     assert "36.34 ± 0.59; 37.01 ± 1.67 | agrees |" in gcil
     assert "91.80 ± 0.53 | 10 | 92.05 ± 0.32" in script.make_table(rows, "clser")
     assert "| 0.15 | 0.1 | 0.2 | 69.51 " in script.make_table(rows, "sensitivity")
-    for name in ("components", "overview", "sgd", "s-mnist"):
+    analyses = script.make_table(rows, "analyses")
+    assert "| ER | 500 | 1 | 0.294 | 0.209 | 0.226 | 9.460 | 50.023 | 0.750 |" in analyses
+    assert "| 2 | 0.356 ± 0.003 | – | 0.297 ± 0.004 | 4.500 ± 0.105 |" in analyses
+    for name in ("components", "analyses", "overview", "sgd", "s-mnist"):
         lines = script.make_table(rows, name).splitlines()
         assert len({line.count("|") for line in lines}) == 1
     with pytest.raises(ValueError, match="no table"):
@@ -78,7 +81,7 @@ def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
     tables = runpy.run_path(str(ROOT / "benchmarks" / "own_data.py"))["tables"]
     assert tables(tmp_path / "missing.jsonl") == {}
     rows = []
-    for steps, answer, seeds in ((100, 40.0, 3), (600, 70.0, 2)):
+    for steps, mean, seeds in ((100, 40.0, 3), (600, 70.0, 2)):
         case = {"data": "letter", "kind": "classes", "steps": steps, "network": "mlp"}
         for seed in range(seeds):
             run = {**case, "optimizer": "sgd", "seed": seed}
@@ -86,7 +89,7 @@ def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
                 rows.append({**run, "method": method, "accuracy": {"working": 50.0 + seed}})
             if steps == 600 and seed == 1:  # not run yet
                 continue
-            own = {"stable": answer + seed, "plastic": 0.0, "working": answer + seed - 1}
+            own = {"stable": mean + seed, "plastic": 0.0, "working": mean + seed - 1}
             rows.append({**run, "method": "clser", "accuracy": own})
     file = tmp_path / "own-data.jsonl"
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -202,7 +202,7 @@ def test_runs_with_different_published_streams_are_not_compared() -> None:
     assert {("er", 500), ("clser", 500)} in found
 
 
-def test_the_published_task_il_accuracy_is_that_of_the_answering_network() -> None:
+def test_the_published_task_il_accuracy_is_that_of_the_default_predictor() -> None:
     found = setting(record())
     figure = found.task_il_figure()
     assert figure is not None

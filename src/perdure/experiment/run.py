@@ -67,7 +67,7 @@ class Job:
 
         Args:
             report: Called with progress a few times a second at most.
-            stop: Asked after every step; when it returns a signal's number, a checkpoint is
+            stop: Called after every step; when it returns a signal's number, a checkpoint is
                 written and Interrupted raised.
 
         Raises:

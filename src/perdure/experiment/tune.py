@@ -203,7 +203,7 @@ class _JournalLock(BaseJournalFileLock):
         return True
 
     def release(self) -> None:
-        """Let the next process have it."""
+        """Release the lock."""
         self.held.close()
 
 

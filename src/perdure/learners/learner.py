@@ -561,7 +561,7 @@ class Learner(Undoable, ABC):
 
     @exclusive
     def export(self, path: str | Path, example: Inputs) -> None:
-        """Write the network that answers `predict`, with its normalisation, for serving.
+        """Write the network that `predict` uses, with its normalisation, for serving.
 
         The file contains no stored samples. The exported model takes raw inputs of any batch size
         and returns logits.

@@ -363,7 +363,7 @@ def draw_rows(
     # below i / filled whatever the others were, so the repeats are dominated by a sum of
     # independent variables with mean μ ≤ d(d - 1) / 2 filled for d draws, and by Chernoff's bound
     # more than s spare ones have probability at most exp(-μ) (eμ / (s + 1))^(s + 1), which is
-    # below 10^-24 for every count. Float64 has 53 random bits: for 10^9 rows, their probabilities
+    # below 10^-26 for every count. Float64 has 53 random bits: for 10^9 rows, their probabilities
     # differ by 10^-7 of their value.
     uniform = torch.rand(
         count + spare_draws(count), dtype=torch.float64, device=draws.device, generator=draws

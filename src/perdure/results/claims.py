@@ -172,8 +172,8 @@ def over_seeds(setting: Setting, measure: Measure) -> Spread | None:
 
 
 def calibration_error(run: RunRecord) -> float | None:
-    """Expected calibration error of the answering network."""
-    found = run.answering_analysis
+    """Expected calibration error of the default predictor."""
+    found = run.default_analysis
     return None if found is None else found.calibration.ece
 
 
@@ -203,7 +203,7 @@ def accuracy_retained(run: RunRecord) -> float | None:
 
 
 def _curve(run: RunRecord) -> Flatness | None:
-    found = run.answering_analysis
+    found = run.default_analysis
     return None if found is None else found.flatness
 
 
@@ -216,7 +216,7 @@ def _mean_under_noise(curve: Flatness, values: Sequence[float | None]) -> float 
 
 def last_task_excess(run: RunRecord) -> float | None:
     """Distance of the last task's share of the probability from an equal share."""
-    found = run.answering_analysis
+    found = run.default_analysis
     if found is None or found.task_probabilities.kind != "task":
         return None
     mass = found.task_probabilities.mass
@@ -225,7 +225,7 @@ def last_task_excess(run: RunRecord) -> float | None:
 
 def distance_from_uniform(run: RunRecord) -> float | None:
     """Total variation distance between the tasks' (or classes') shares and equal shares."""
-    found = run.answering_analysis
+    found = run.default_analysis
     if found is None:
         return None
     mass = found.task_probabilities.mass

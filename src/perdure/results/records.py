@@ -268,7 +268,7 @@ class RunRecord:
         return self.facts.seed
 
     @property
-    def answering_analysis(self) -> PredictorAnalysis | None:
+    def default_analysis(self) -> PredictorAnalysis | None:
         """The analysis of the network that `predict` uses."""
         found = {} if self.analysis is None else self.analysis.predictors
         return found.get(next(iter(self.result.predictors)))

@@ -107,16 +107,16 @@ def verdict(ours: Spread, figure: Figure) -> Verdict:
 
 
 def figures_for(
-    config: RunConfig, predictor: str, answering: bool, table: str | None = None
+    config: RunConfig, predictor: str, is_default: bool, table: str | None = None
 ) -> list[Figure]:
     """The published figures for a predictor of these settings, each mean once.
 
-    Figures that do not name a network belong to the one that the learner answers with.
+    Figures that do not name a network belong to the default predictor, which `predict` uses.
     """
     found = [
         figure
         for figure in config.published_figures(table)
-        if figure.predictor == predictor or (figure.predictor is None and answering)
+        if figure.predictor == predictor or (figure.predictor is None and is_default)
     ]
     return list({figure.mean: figure for figure in reversed(found)}.values())[::-1]
 
@@ -196,7 +196,7 @@ class Setting:
     ) -> Spread | None:
         """A field of the `Scores` of a predictor over the seeds; None unless every run has it.
 
-        The predictor is the answering one by default, here and below.
+        Without `predictor`, the one that `predict` uses, here and below.
         """
         values = self.by_seed(predictor, kind, key)
         return Spread.over(values) if values else None
@@ -232,7 +232,7 @@ class Setting:
         return figures_for(self.config, name, name == self.predictors[0], table)
 
     def task_il_figure(self, predictor: str | None = None) -> Figure | None:
-        """The published Task-IL accuracy of the answering network, if there is one."""
+        """The published Task-IL accuracy of the default predictor, if there is one."""
         if not (self.complete and self.predictors):
             return None
         return self.config.published_task_il() if predictor in (None, self.predictors[0]) else None
@@ -295,7 +295,7 @@ class Comparison:
     """Settings whose results may be compared: the same stream, data, network and length.
 
     Attributes:
-        name: Names the stream and whatever departs from the usual.
+        name: The stream, and settings other than the defaults.
         settings: In the order of tables.
     """
 
@@ -304,7 +304,7 @@ class Comparison:
 
     @property
     def config(self) -> RunConfig:
-        """The first setting's configuration; its comparison fields are everyone's."""
+        """The first setting's configuration; all settings share its comparison fields."""
         return self.settings[0].config
 
     @property
@@ -483,7 +483,7 @@ _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"
 
 
 def _comparison_name(setting: Setting, *, network: bool = False) -> str:
-    """Names the stream and whatever departs from the usual; the network of a user's if asked."""
+    """The stream and its non-default settings; `network` adds the network of a user's stream."""
     config = setting.config
     entry = catalog.STREAMS.get(config.stream)
     parts = []

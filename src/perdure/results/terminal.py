@@ -23,12 +23,21 @@ from perdure.results.table import Setting, in_words, published_spread, spread_te
 
 LOG_WIDTH = 250
 """Columns in a file or a pipe, where nothing has to be folded."""
+ANALYSES = {
+    "calibration error": calibration_error,
+    "last task's excess": last_task_excess,
+    "distance from uniform": distance_from_uniform,
+    "loss under noise": loss_under_noise,
+    "accuracy under noise": accuracy_under_noise,
+    "retained under noise": accuracy_retained,
+}
+"""What tables show of an analysis, by title."""
 
 
 def show(*tables: Table, stderr: bool = False) -> None:
     """Print tables to stdout, as wide as the terminal, or as wide as they need to be in a log.
 
-    To stderr if asked, for example because stdout has JSON.
+    `stderr` prints to stderr instead, for example because stdout has JSON.
     """
     console = Console(stderr=stderr)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -55,7 +64,7 @@ def results_table(
 ) -> Table:
     """Accuracy over seeds, one row per setting, with published figures where they apply.
 
-    `by_predictor` shows all networks instead of the answering one, `table` is the paper's table
+    `by_predictor` shows all networks instead of the default predictor, `table` is the paper's table
     whose figures to prefer, `planned` the number of seeds that each `config.hash` should have.
     """
     streams = {setting.config.stream for setting in settings}
@@ -124,21 +133,13 @@ def _rows(setting: Setting, by_predictor: bool) -> Sequence[str]:
 
 
 def analyses_table(settings: Sequence[Setting]) -> Table:
-    """The analyses of each setting's answering network, over the seeds that have them."""
-    measures = {
-        "calibration error": calibration_error,
-        "last task's excess": last_task_excess,
-        "distance from uniform": distance_from_uniform,
-        "loss under noise": loss_under_noise,
-        "accuracy under noise": accuracy_under_noise,
-        "retained under noise": accuracy_retained,
-    }
-    title = "Analyses of the answering network, over seeds; shares from 0 to 1, accuracy in percent"
+    """The analyses of each setting's default predictor, over the seeds that have them."""
+    title = "Analyses of the default predictor, over seeds; shares from 0 to 1, accuracy in percent"
     table = Table("stream", "method", "seeds", title=title, min_width=len(title))
-    for name in measures:
+    for name in ANALYSES:
         table.add_column(name, justify="right")
     for setting in settings:
-        cells = [spread_text(over_seeds(setting, measure), 3) for measure in measures.values()]
+        cells = [spread_text(over_seeds(setting, measure), 3) for measure in ANALYSES.values()]
         stream = f"{setting.config.stream} ({setting.data})"
         label = f"{setting.label} ({setting.config.hash})"
         names = [escape(printable(name)) for name in (stream, label)]

@@ -234,7 +234,7 @@ def train(
         max_steps: Number of steps after which to leave the stream; the task reached by then is
             evaluated as if it had ended.
         engine: How steps are executed; eagerly by default.
-        stop: Asked after every step and during evaluations. When it returns a signal number other
+        stop: Called after every step and during evaluations. When it returns a signal number other
             than 0, a checkpoint is requested from the callbacks and training stops.
         initial_evaluation: Whether to evaluate the untrained networks, which forward transfer
             requires. This is always done on a GPU; on a CPU it may take longer than the training.
