@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from perdure import catalog, presets
-from perdure.evaluation.prequential import WINDOW
+from perdure.evaluation.prequential import MAX_WINDOW, WINDOW
 from perdure.learners import Learner
 from perdure.sizes import format_bytes
 from perdure.streams.gcil import MemoryDraws
@@ -128,7 +128,7 @@ class RunConfig:
     notes: tuple[str, ...] = _setting("remark", default=())
 
     def __post_init__(self) -> None:
-        counts = {"batch": 1, "epochs": 1, "buffer_size": 1, "max_steps": 1, "ranks": 1}
+        counts = ("batch", "epochs", "buffer_size", "buffer_bytes", "max_steps", "ranks")
         settings = self.select("comparison", "method", "execution")
         for name, value in {**settings, **self.hyperparameters}.items():
             if not isinstance(value, int | float):
@@ -136,8 +136,13 @@ class RunConfig:
             if not abs(value) <= MAX_NUMBER:
                 text = f"{name} is {str(value)[:20]}"
                 raise ValueError(f"{text}; expected a number of at most {MAX_NUMBER:g}")
-            if value < counts.get(name, value):
-                raise ValueError(f"{name} is {value}; expected {counts[name]} or more")
+            if name in counts and value < 1:
+                raise ValueError(f"{name} is {value}; expected 1 or more")
+        if self.validation is not None and not 0 < self.validation < 1:
+            raise ValueError(f"validation is {self.validation}; expected a number between 0 and 1")
+        if not 1 <= self.prequential_window <= MAX_WINDOW:
+            text = f"prequential_window is {self.prequential_window}"
+            raise ValueError(f"{text}; expected 1 to {MAX_WINDOW:,}")
         if isinstance(self.stream_seed, str) and self.stream_seed not in (PER_RUN, PUBLISHED):
             raise ValueError(f"stream_seed is {self.stream_seed!r}")
         if missing := LOOP_HYPERPARAMETERS.keys() - self.hyperparameters.keys():

@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from perdure.experiment.grid import PAPER_TABLES, Cell, Grid, paper_grid, read_grid, select
+from perdure.experiment.grid import (
+    PAPER_TABLES,
+    Cell,
+    Grid,
+    paper_grid,
+    plan_grid,
+    read_grid,
+    select,
+)
 from perdure.presets import paper_figures
 
 
@@ -82,6 +90,41 @@ def test_a_method_that_the_table_lacks_is_added() -> None:
     ]
     alone = select(paper_grid("s1"), methods=["sgd"], streams=["s-mnist"])
     assert [str(cell) for cell in alone.cells] == ["sgd on s-mnist"]  # once: it has no buffers
+
+
+def test_an_added_method_sees_the_stream_of_the_others(tmp_path: Path) -> None:
+    methods = ["er", "er-ace", "joint"]
+    fixed = select(paper_grid("table3"), methods=methods, buffer_sizes=[200], stream_seed="7")
+    assert {cell.stream_seed for cell in fixed.cells} == {"7"}
+    assert {cell.buffer_size for cell in fixed.cells if cell.method != "joint"} == {200}
+    assert not any(cell.note for cell in fixed.cells)
+    own = read(tmp_path, "[[runs]]\nstreams = 'r-mnist'\nmethods = 'er'\nstream_seeds = [1, 2]")
+    added = select(own, methods=["er", "sgd"]).cells[2:]
+    assert [(cell.method, cell.stream_seed) for cell in added] == [("sgd", 1), ("sgd", 2)]
+
+
+@pytest.mark.parametrize("stream_seed", [None, "published"])
+def test_a_method_without_a_published_stream_is_added_with_a_note(stream_seed: str | None) -> None:
+    part = select(
+        paper_grid("s1"),
+        streams=["gcil-cifar100-uniform"],
+        methods=["clser", "er", "er-ace", "sgd"],
+        buffer_sizes=[200, 500],
+        stream_seed=stream_seed,
+    )
+    assert {(cell.method, cell.buffer_size, cell.stream_seed) for cell in part.cells} == {
+        *(("clser", size, "published") for size in (200, 500)),
+        *(("er", size, "published") for size in (200, 500)),  # the paper has such runs in Table 3
+        *(("er-ace", size, None) for size in (200, 500)),
+        ("sgd", None, None),  # the paper's runs saw the stream's own composition
+    }
+    assert {cell.method for cell in part.cells if cell.note} == {"er-ace"}
+
+
+def test_notes_of_a_setting_are_those_of_its_runs(tmp_path: Path) -> None:
+    grid = Grid("mine", "", "0", (Cell("s-mnist", "sgd", None, note="a substitute"),))
+    (setting,) = plan_grid(grid, tmp_path, dataset="mnist5k").settings
+    assert "a substitute" in setting.config.notes
 
 
 def test_rows_of_a_sweep() -> None:

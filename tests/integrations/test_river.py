@@ -8,9 +8,12 @@ from typing import Any
 
 import pandas as pd
 import pytest
+import torch
 from river import checks, datasets, metrics
 from river.evaluate import progressive_val_score
+from torch import nn
 
+import perdure
 from perdure.integrations.river import ContinualClassifier
 
 CHECKS = list(checks.yield_checks(ContinualClassifier()))
@@ -83,7 +86,7 @@ def test_before_the_first_sample_there_is_no_prediction() -> None:
     assert classifier.predict_many(pd.DataFrame([{"a": 1}])).empty
 
 
-@pytest.mark.parametrize("value", ["red", math.inf, [1], object()])
+@pytest.mark.parametrize("value", ["red", math.inf, 1e39, 10**400, [1], object()])
 def test_features_that_are_no_numbers_are_refused_and_change_nothing(value: Any) -> None:
     classifier, other = ContinualClassifier(), ContinualClassifier()
     with pytest.raises(ValueError, match="'colour'"):
@@ -91,6 +94,23 @@ def test_features_that_are_no_numbers_are_refused_and_change_nothing(value: Any)
     for each in (classifier, other):
         for x, y in SEGMENTS[:10]:
             each.learn_one(x, y)
+    assert classifier.predict_proba_one({"x": 2}) == other.predict_proba_one({"x": 2})
+
+
+def test_a_refused_sample_changes_nothing() -> None:
+    class Network(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return super().forward(rows) ** 3  # infinite for large inputs
+
+    classifier, other = (
+        ContinualClassifier(Network, standardise=False, learner=perdure.ER) for _ in range(2)
+    )
+    for each in (classifier, other):
+        each.learn_one({"x": 1.0}, "a")
+    with pytest.raises(ValueError, match="infinite"):
+        classifier.learn_one({"x": 1e30}, "b")
+    for each in (classifier, other):
+        each.learn_one({"x": -1.0}, "c")
     assert classifier.predict_proba_one({"x": 2}) == other.predict_proba_one({"x": 2})
 
 

@@ -103,6 +103,66 @@ def test_labels_of_another_kind_are_refused_and_change_nothing() -> None:
     assert np.array_equal(before, classifier.predict_proba(DIGITS))
 
 
+TOO_LARGE = np.full((64, 64), 1e39)  # in single precision
+
+
+def explode(features: int, classes: int) -> nn.Module:
+    """A network whose loss is infinite for large inputs."""
+    return nn.Sequential(nn.Linear(features, classes), Cube())
+
+
+class Cube(nn.Module):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows**3
+
+
+@pytest.mark.parametrize(
+    ("how", "rows"),
+    [({}, TOO_LARGE), ({"network": explode, "standardise": False}, np.full((64, 64), 1e30))],
+    ids=["rows", "loss"],
+)
+def test_a_refused_batch_changes_nothing(how: dict[str, Any], rows: Any) -> None:
+    first, second = ORDER[:64], ORDER[-64:]
+    classifier, other = (ContinualClassifier(**how, learner=perdure.ER) for _ in range(2))
+    for each in (classifier, other):
+        each.partial_fit(DIGITS[first] / 16, DIGIT_LABELS[first])
+    with pytest.raises(ValueError, match=r"infinite|precision"):
+        classifier.partial_fit(rows, DIGIT_LABELS[second])
+    assert classifier.labels_ == classifier.classes_.tolist() == other.labels_
+    assert np.array_equal(classifier.predict_proba(DIGITS), other.predict_proba(DIGITS))
+    for each in (classifier, other):
+        each.partial_fit(DIGITS[second] / 16, DIGIT_LABELS[second])
+    assert np.array_equal(classifier.predict_proba(DIGITS), other.predict_proba(DIGITS))
+
+
+def test_an_interrupted_batch_changes_neither_labels_nor_statistics() -> None:
+    def interrupt(network: nn.Module, rows: Any) -> None:
+        if network.training:
+            raise KeyboardInterrupt
+
+    first, second = ORDER[:64], ORDER[-32:]
+    classifier = ContinualClassifier().partial_fit(DIGITS[first], DIGIT_LABELS[first])
+    handle = classifier.learner_.network.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        classifier.partial_fit(DIGITS[second], DIGIT_LABELS[second])
+    handle.remove()
+    assert classifier.learner_.normalise.count == 64
+    assert classifier.labels_ == classifier.classes_.tolist() == [0]
+    assert classifier.predict_proba(DIGITS).shape == (len(DIGITS), 1)
+
+
+def test_rows_before_a_refused_batch_are_learned() -> None:
+    classifier = ContinualClassifier(explode, standardise=False, learner=perdure.ER)
+    rows = np.concatenate([DIGITS[ORDER[:32]] / 16, np.full((32, 64), 1e30)])
+    labels = np.repeat(["a", "b"], 32)
+    for _ in range(2):
+        with pytest.raises(ValueError, match="infinite"):
+            classifier.partial_fit(rows, labels)
+        assert classifier.labels_ == classifier.classes_.tolist() == ["a"]
+        assert classifier.predict_proba(DIGITS).sum(axis=1) == pytest.approx(1)
+    assert int(classifier.learner_.steps) == 2
+
+
 def test_partial_fit_takes_one_step_per_32_rows() -> None:
     classifier = ContinualClassifier()
     for steps in (4, 8):

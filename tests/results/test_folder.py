@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,15 @@ def test_the_place_of_a_run(stream: str, method: str, expected: str, tmp_path: P
     folder = RunFolder.locate(tmp_path, config, 3)
     assert folder.path == tmp_path / expected.format(config.hash)
     assert folder.path.parent == RunFolder.group(tmp_path, config)
+
+
+@pytest.mark.parametrize("character", ["a", "é", "数", "𝒳", "a\u0301数"])
+def test_long_names_are_cut_to_what_file_systems_accept(character: str, tmp_path: Path) -> None:
+    config = made.config(stream=f"table:{character * 300}.csv,target=y")
+    config = replace(config, method=f"mine:{character * 300}")
+    folder = RunFolder.locate(tmp_path, config, 0)
+    folder.path.mkdir(parents=True)
+    assert folder.path.parts[-3].startswith(f"table.{character[0]}")
 
 
 def trained() -> CLSER:

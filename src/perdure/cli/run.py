@@ -66,7 +66,7 @@ class RunOptions(LearnerOptions):
     restart: Switch = False
     """Discard complete and interrupted runs and train anew."""
     resume: Switch = False
-    """Insist that runs can be continued. Interrupted runs always are, from their checkpoints."""
+    """Fail if the stream cannot be resumed. Interrupted runs always resume from checkpoints."""
     tensorboard: Folder = None
     """Log losses, accuracies and the classes in memory for TensorBoard in this folder."""
     wandb: Annotated[str | None, arg(metavar="PROJECT", help_behavior_hint="")] = None

@@ -17,7 +17,7 @@ from perdure.experiment.build import build_run, build_stream, read_dataset
 from perdure.experiment.plan import Plan, plan_setting
 from perdure.experiment.resolve import check_method, resolve
 from perdure.files import read_bytes
-from perdure.presets import has_own_stream, paper_figures
+from perdure.presets import gcil_run, has_own_stream, paper_figures
 from perdure.training.loop import total_steps
 
 PAPER_TABLES = {
@@ -53,6 +53,8 @@ class Cell:
     """Its seeds, if not those of the grid."""
     stream_seed: int | str | None = None
     """Seed of the stream's composition, if not the stream's own."""
+    note: str = ""
+    """What was substituted, one sentence."""
 
     def __str__(self) -> str:
         buffer_size = [] if self.buffer_size is None else [f"buffer {self.buffer_size}"]
@@ -168,7 +170,9 @@ def select(
 ) -> Grid:
     """A part of a grid; arguments that are None select everything.
 
-    Methods that the grid does not have are added, on its streams and with its buffer sizes.
+    Methods that the grid does not have are added, on its streams and with its buffer sizes. Where
+    it uses published streams, an added method gets its own, or the default stream and a note if
+    the paper has no run of it.
     Settings without a memory have any buffer size. `where` selects values of hyperparameters,
     and `seeds` replaces all seeds. `stream_seed` replaces that of all streams that have one.
     """
@@ -221,17 +225,28 @@ def _check_known(grid: Grid, what: str, wanted: Sequence[Any], known: Sequence[A
 
 def _added(methods: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
     """Further methods on the streams and with the buffer sizes of these cells."""
-    sizes: dict[tuple[str, str | None, str | None], list[int | None]] = {}
+    groups: dict[tuple[str, str | None, str | None, int | str | None], list[Cell]] = {}
     for cell in cells:
-        found = sizes.setdefault((cell.stream, cell.network, cell.seeds), [])
-        if cell.buffer_size is not None:
-            found.append(cell.buffer_size)
-    return [
-        Cell(stream, method, size, {}, network, seeds)
-        for method in methods
-        for (stream, network, seeds), found in sizes.items()
-        for size in (found or [DEFAULT_BUFFER_SIZE] if _has_memory(method) else [None])
-    ]
+        seed = None if cell.stream_seed == PUBLISHED else cell.stream_seed
+        groups.setdefault((cell.stream, cell.network, cell.seeds, seed), []).append(cell)
+    added = []
+    for method, (key, group) in itertools.product(methods, groups.items()):
+        stream, network, seeds, seed = key
+        found = [cell.buffer_size for cell in group if cell.buffer_size is not None]
+        for size in found or [DEFAULT_BUFFER_SIZE] if _has_memory(method) else [None]:
+            new = Cell(stream, method, size, {}, network, seeds, seed)
+            if any(cell.stream_seed == PUBLISHED for cell in group):
+                new = _on_published_stream(new)
+            added.append(new)
+    return added
+
+
+def _on_published_stream(cell: Cell) -> Cell:
+    """The cell on the stream that the paper's runs of its method saw, or with a note."""
+    run = gcil_run(cell.method, cell.stream, cell.buffer_size)
+    if run is None:
+        return replace(cell, note=f"the paper has no run of {cell}; using the default stream seed")
+    return replace(cell, stream_seed=PUBLISHED) if run.reads else cell
 
 
 def _has_memory(method: str) -> bool:
@@ -295,6 +310,8 @@ def plan_grid(
                 dataset=None if entry is None else dataset or entry.datasets[0],
                 data_root=None if entry is None else data_root,
             )
+        if cell.note:
+            config = replace(config, notes=(*config.notes, cell.note))
         seeds = parse_seeds(cell.seeds or grid.seeds)
         resolved.setdefault(config.hash, (cell, config, []))[2].extend(seeds)
     if not resolved:

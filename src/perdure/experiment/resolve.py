@@ -1,4 +1,4 @@
-"""Resolving what a user asks for into a configuration: names, published defaults, data, device."""
+"""Resolving a user's request into a configuration: names, published defaults, data, device."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def resolve(
         if name not in accepted and hyperparameters.get(name) == setting.default:
             hyperparameters.pop(name, None)
     if method not in catalog.METHODS:
-        # Whoever reads the configuration does not import the method, to know its defaults.
+        # Reading a configuration does not import the method, so its defaults must be recorded.
         off = (name for name in accepted if is_optional(accepted[name]))
         hyperparameters = {**dict.fromkeys(off, 0.0), **hyperparameters}
     for name in ("batch", "memory_batch"):
@@ -279,7 +279,7 @@ def _stream_seed(stream: str, seed: int | str | None) -> int | str | None:
 def _published_stream(config: RunConfig) -> RunConfig:
     """The configuration, if the paper has such a run on a GCIL stream.
 
-    Methods without a memory saw the stream that everyone else sees by default.
+    Methods without a memory were run on the default stream.
     """
     run = presets.gcil_run(config.method, config.stream, config.buffer_size)
     if run is None:

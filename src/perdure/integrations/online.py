@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from perdure.learners import CLSER, Learner
+from perdure.learners.learner import exclusive
 from perdure.networks import MLP
 from perdure.randomness import seeded_globally
 from perdure.structures import as_tensors
@@ -25,6 +27,8 @@ CHUNK = 4096
 """Rows per forward pass when predicting."""
 LIMIT = 10.0
 """Largest absolute value of a standardised feature."""
+MAX_VALUE = float(np.finfo(np.float32).max)
+"""Largest absolute value of a feature: learners store rows in single precision."""
 
 
 class Standardise(nn.Module):
@@ -71,6 +75,12 @@ def as_floats(rows: Tensor) -> Tensor:
     return rows.to(torch.float32)
 
 
+@exclusive
+def _change(learner: Learner, change: Callable[[], object]) -> None:
+    """Change a learner, its outputs and statistics; after an exception they are as before."""
+    learner._undo_on_failure(change)
+
+
 @dataclass(eq=False)
 class OnlineClassifier:
     """A learner for rows of numbers that is built at the first batch and grows with the labels.
@@ -98,21 +108,30 @@ class OnlineClassifier:
     def announce(self, labels: Sequence[Hashable]) -> None:
         """Add an output for each new label."""
         new = [label for label in dict.fromkeys(labels) if label not in self.labels]
-        self.labels += new
         if new and self.learner is not None:
-            self.learner.grow(len(self.labels))
+            self.learner.grow(len(self.labels) + len(new))
+        self.labels += new
 
     def observe(self, rows: Floats, labels: Sequence[Hashable]) -> None:
-        """Learn from one batch of finite rows [n, features]."""
+        """Learn from one batch of finite rows [n, features], entirely or not at all."""
+        before = self.labels.copy(), self.learner
+        try:
+            if self.learner is None:
+                self.announce(labels)
+                self.learner = self._build()
+            _change(self.learner, partial(self._learn, self.learner, rows, labels))
+        except BaseException:
+            self.labels, self.learner = before
+            raise
+
+    def _learn(self, learner: Learner, rows: Floats, labels: Sequence[Hashable]) -> None:
         self.announce(labels)
-        if self.learner is None:
-            self.learner = self._build()
         inputs = as_tensors(rows)
-        normalise: Any = self.learner.normalise
+        normalise: Any = learner.normalise
         if isinstance(normalise, Standardise):
-            normalise.update(inputs.to(self.learner.device))
+            normalise.update(inputs.to(learner.device))
         index = {label: i for i, label in enumerate(self.labels)}
-        self.learner.observe(inputs, torch.tensor([index[label] for label in labels]))
+        learner.observe(inputs, torch.tensor([index[label] for label in labels]))
 
     def probabilities(self, rows: Floats) -> Floats:
         """Return the probability of each label [n, labels], in the order of `labels`."""

@@ -10,7 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from perdure.integrations import missing
-from perdure.integrations.online import Floats, MakeLearner, MakeNetwork, OnlineClassifier
+from perdure.integrations.online import (
+    MAX_VALUE,
+    Floats,
+    MakeLearner,
+    MakeNetwork,
+    OnlineClassifier,
+)
 
 try:
     from river.base import MiniBatchClassifier
@@ -97,10 +103,12 @@ class ContinualClassifier(MiniBatchClassifier):  # type: ignore[misc]
             y: Label.
 
         Raises:
-            ValueError: If a feature is not a number.
+            ValueError: If a feature is not a number, or if the training step fails, which discards
+                the samples of its batch and changes nothing else.
         """
         row = self._row(x, add=True)
-        self._online.announce([y])
+        if len(self._rows) + 1 < self.batch_size:  # `observe` announces the labels of its batch
+            self._online.announce([y])
         self._rows.append(row)
         self._labels.append(y)
         if len(self._rows) >= self.batch_size:
@@ -167,11 +175,11 @@ def _number(name: Hashable, value: Any) -> float:
         return 0.0
     try:
         number = float(value) if not isinstance(value, str) else math.inf
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         number = math.inf
-    if math.isinf(number):
+    if abs(number) > MAX_VALUE:
         raise ValueError(
-            f"feature {name!r} is {value!r}; expected a finite number (river's OneHotEncoder turns "
-            "texts into numbers)"
+            f"feature {name!r} is {value!r}; expected a number of at most {MAX_VALUE:.3g} (river's "
+            "OneHotEncoder turns texts into numbers)"
         )
     return 0.0 if math.isnan(number) else number

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from perdure.integrations import missing
-from perdure.integrations.online import MakeLearner, MakeNetwork, OnlineClassifier
+from perdure.integrations.online import MAX_VALUE, MakeLearner, MakeNetwork, OnlineClassifier
 
 try:
     from sklearn.base import BaseEstimator, ClassifierMixin
@@ -99,6 +99,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     ) -> ContinualClassifier:
         """Learn from the next rows of the stream, in one pass and in their order.
 
+        If a training step fails, the rows of earlier steps have been learned and no others.
+
         Args:
             X: Rows [n, features].
             y: Labels [n]; new ones may appear at any call.
@@ -110,9 +112,14 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = labels[:0] if online is None else self.classes_
         merged = _merge(known, announced, labels)
         online = online or self._start(check_random_state(self.random_state))
-        online.announce(announced.tolist())
-        self._learn(online, rows, labels)
-        self._online, self.classes_ = online, merged
+        try:
+            online.announce(announced.tolist())
+            self._learn(online, rows, labels)
+        finally:
+            if online.learner is not None:
+                seen = set(online.labels)
+                self.classes_ = merged[[label in seen for label in merged.tolist()]]
+                self._online = online
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
@@ -153,6 +160,8 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             if not isinstance(value, int | np.integer) or value < 1:
                 raise ValueError(f"{name} is {value!r}; expected an integer of at least 1")
         rows, labels = validate_data(self, X, y, dtype=np.float64, reset=reset)
+        if np.abs(rows).max() > MAX_VALUE:
+            raise ValueError(f"X has values beyond ±{MAX_VALUE:.3g}, the limit of single precision")
         try:
             check_classification_targets(labels)
         except TypeError:

@@ -135,7 +135,6 @@ def published_buffers(method: str, stream: str) -> tuple[int, ...]:
 
 
 @cache
-@cache
 def _published() -> frozenset[str]:
     """Methods with a file of their own."""
     names = (file.name for file in resources.files(__name__).iterdir())

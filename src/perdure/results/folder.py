@@ -49,6 +49,8 @@ from perdure.state import get_state, write_file
 
 LEARNER_FILE = "learner.safetensors"
 ENCODER_FILE = "encoder.json"
+MAX_NAME = 100
+"""Bytes of a stream or method in the name of a folder; file systems accept 255 in all."""
 T = TypeVar("T")
 
 
@@ -183,4 +185,5 @@ def _file_name(name: str) -> str:
 
     Long names are cut off: the hash of the settings tells folders apart.
     """
-    return "".join(c if c.isalnum() or c in "-_." else "." for c in name)[:100]
+    safe = "".join(c if c.isalnum() or c in "-_." else "." for c in name)
+    return safe.encode()[:MAX_NAME].decode(errors="ignore")  # omits part of a character

@@ -38,12 +38,12 @@ from perdure.files import (
     write_atomic,
     write_manifest,
 )
+from perdure.results.records import Count
 from perdure.state import State, as_bytes, read_file, to_host
 from perdure.training.callbacks import Callback
 from perdure.training.loop import Interrupted, Position, Run
 
 KEEP_LAST = 2
-Count = Annotated[int, Meta(ge=0, le=2**62)]
 _NAME = re.compile(r"([0-9]{1,18})\.(json|safetensors)")
 
 _log = logging.getLogger(__name__)
