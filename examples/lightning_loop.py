@@ -37,7 +37,7 @@ class Continual(L.LightningModule):  # type: ignore[misc]
         self.log_dict(self.learner.metrics())
 
     def test_step(self, batch: tuple[Tensor, Tensor], index: int) -> None:
-        """Log the accuracy of the answering network."""
+        """Log the accuracy of the default predictor."""
         inputs, labels = batch
         self.log("accuracy", (self.learner.predict(inputs) == labels).float().mean())
 

@@ -18,7 +18,7 @@ RESULTS = Path(__file__).parents[1] / "results"
 
 
 class Accuracy(NamedTuple):
-    """Accuracy of the network that answers."""
+    """Accuracy of the default predictor."""
 
     mean: float
     error: float

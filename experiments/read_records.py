@@ -2,7 +2,7 @@
 
     python experiments/read_records.py
 
-From results/runs and swings.jsonl: the share of its accuracy that each answering network retains
+From results/runs and swings.jsonl: the share of its accuracy that each default predictor retains
 under weak noise; the difference between accuracies in float32 (the analyses) and in bf16 (the
 results); accuracy after the last phases of GCIL; and the effect of BatchNorm's statistics
 (`swings.py`).

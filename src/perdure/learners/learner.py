@@ -578,8 +578,8 @@ class Learner(Undoable, ABC):
         check_inputs(example, self._input_spec, values=False)
         if self._input_spec is None:
             self._probe(example)
-        answering = next(iter(self.predictors().values()))
-        export(Path(path), answering.module, answering.normalise, example)
+        default = next(iter(self.predictors().values()))
+        export(Path(path), default.module, default.normalise, example)
 
     # -- input checks -----------------------------------------------------------------------
 

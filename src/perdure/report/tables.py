@@ -174,7 +174,7 @@ def results(comparison: Comparison) -> Table:
     caption = "Mean ± sample standard deviation over seeds, in percent."
     if tested:
         caption = (
-            "Accuracy of the answering network after the last task in percent, mean over the "
+            "Accuracy of the default predictor after the last task in percent, mean over the "
             "tests; mean ± sample standard deviation over seeds."
         )
     table = Table.make(

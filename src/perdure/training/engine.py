@@ -46,7 +46,7 @@ class Eager:
             learner.step(batch.inputs, batch.labels)
 
     def predict(self, learner: Learner, batch: Samples, predicted: Prequential) -> None:
-        """Predict a batch with the answering network and count the correct predictions.
+        """Predict a batch with the default predictor and count the correct predictions.
 
         The learner, the batch and torch's global generators stay as they are. Nothing waits for
         the device.

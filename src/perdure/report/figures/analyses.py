@@ -107,7 +107,7 @@ def flatness(settings: Sequence[Setting]) -> Figure | None:
 
 
 def confusion(settings: Sequence[Setting]) -> Figure | None:
-    """True and predicted classes of each answering network, in percent of the true class."""
+    """True and predicted classes of each default predictor, in percent of the true class."""
     charts = []
     for network in networks(settings):
         found = [analysis.confusion for analysis in network.analyses()]

@@ -43,9 +43,9 @@ class Network:
 
     @property
     def style(self) -> Style:
-        """The method's colour; solid for the answering network."""
-        answering = self.predictor == self.setting.predictors[0]
-        dash: Dash = "solid" if answering else _DASHES.get(self.predictor, "dotted")
+        """The method's colour; solid for the default predictor."""
+        is_default = self.predictor == self.setting.predictors[0]
+        dash: Dash = "solid" if is_default else _DASHES.get(self.predictor, "dotted")
         return Style(colour(self.setting.config.method), dash)
 
     def analyses(self) -> list[PredictorAnalysis]:
@@ -64,7 +64,7 @@ def class_label(setting: Setting, label: int, unnamed: str = "{}") -> str:
 
 
 def networks(settings: Sequence[Setting], in_full: tuple[str, ...] = ()) -> list[Network]:
-    """The answering network of each setting, and all networks of the methods `in_full`.
+    """The default predictor of each setting, and all networks of the methods `in_full`.
 
     Unless `in_full` is empty, users' own methods are shown in full too.
     """

@@ -72,7 +72,7 @@ def prequential(settings: Sequence[Setting]) -> Figure | None:
     return figure(
         "prequential",
         "Prequential accuracy",
-        f"Accuracy on {window} of the stream, each predicted by the answering network before it "
+        f"Accuracy on {window} of the stream, each predicted by the default predictor before it "
         f"was learned; mean and standard deviation over seeds.{ends}",
         charts if lines else [],
     )
