@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -419,12 +420,17 @@ def _is_cell(value: Any) -> bool:
     return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
+_QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*+"', re.MULTILINE)
+"""A quoted cell of a CSV file, whatever the separator."""
+
+
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = next(filter(str.strip, file.read(65536).splitlines()), "")
+            unquoted = _QUOTED.sub('""', file.read(65536))
+            first = next(filter(str.strip, unquoted.splitlines()), "")
             file.seek(0)
-            # The separator that the header contains most often.
+            # The separator that the header contains most often, outside of quoted names.
             separator = max(",;\t|", key=first.count)
             reader = csv.reader(file, delimiter=separator)
             rows = [(reader.line_num, row) for row in reader if row]
