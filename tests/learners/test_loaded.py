@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from perdure import CLSER, DERPP, ER, SGD, Learner
+from perdure import CLSER, DERPP, ER, FDR, GSS, SGD, ICaRL, Learner
+from perdure.memory import Storage
 from perdure.state import State, as_bytes, write_file
 
 INPUTS, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
@@ -305,5 +306,79 @@ def test_impossible_counts_without_a_memory_are_refused() -> None:
     for classes in (0, 2**31):
         state = copy.deepcopy(fresh.state_dict())
         state["input_spec"]["classes"] = classes
-        with pytest.raises(ValueError, match="described"):
+        with pytest.raises(ValueError, match="describe"):
             fresh.load_state_dict(state)
+
+
+# -- sizes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [CLSER, GSS])
+def test_a_huge_memory_is_refused_when_it_is_needed(kind: type[Learner]) -> None:
+    made = learner(kind, buffer_size=2**40)
+    before = as_bytes(made.state_dict(), {})
+    with pytest.raises(ValueError, match="memory"):
+        made.observe(INPUTS, LABELS)
+    assert as_bytes(made.state_dict(), {}) == before
+
+
+def refuses_before_it_allocates(
+    fresh: Learner, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(*arguments: Any) -> None:
+        raise AssertionError("allocated")
+
+    before = as_bytes(fresh.state_dict(), {})
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "allocate", allocate)
+        with pytest.raises(ValueError, match="the state does not fit"):
+            fresh.load_state_dict(state)
+    assert as_bytes(fresh.state_dict(), {}) == before
+
+
+LARGER: dict[str, Callable[[Tensor], Any]] = {
+    "larger inputs": lambda x: x.repeat(1, 1000),
+    "inputs of many tensors": lambda x: {"inputs": {"0": x}, "structure": str([0] * 1000)},
+    "a tensor that is not used": lambda x: {"inputs": {"0": x, "1": x}, "structure": "[0]"},
+    "a number that is text": lambda x: {"inputs": {"0": x, "1": x}, "structure": '[0, "0"]'},
+    "fewer inputs than labels": lambda x: x[1:],
+}
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize("name", LARGER)
+def test_nothing_is_allocated_for_samples_that_do_not_fit(
+    name: str, described: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = learner()
+    trained.observe(INPUTS, LABELS)
+    state = copy.deepcopy(trained.state_dict())
+    found = LARGER[name](state["memory"]["stored"]["inputs"])
+    state["memory"]["stored"].update(found if isinstance(found, dict) else {"inputs": found})
+    if not described:
+        state["input_spec"] = {}
+    refuses_before_it_allocates(learner(), state, monkeypatch)
+
+
+def test_nothing_is_allocated_for_logits_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = learner(DERPP)
+    trained.observe(INPUTS, LABELS)
+    state = copy.deepcopy(trained.state_dict())
+    change(state, "logits", lambda z: z.repeat(1, 1000))
+    refuses_before_it_allocates(learner(DERPP), state, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", [CLSER, DERPP, GSS, FDR, ICaRL])
+def test_a_memory_without_samples_is_restored(kind: type[Learner]) -> None:
+    """Also one that had samples, whose state per row is created again later."""
+    empty, used, other = learner(kind), learner(kind), learner(kind)
+    state = empty.state_dict()
+    used.observe(INPUTS, LABELS)
+    used.load_state_dict(state)
+    assert as_bytes(used.state_dict(), {}) == as_bytes(state, {})
+    for each in (empty, used, other):
+        for _ in range(3):
+            each.observe(INPUTS, LABELS)
+    assert as_bytes(used.state_dict(), {}) == as_bytes(empty.state_dict(), {})
+    other.load_state_dict(used.state_dict())
+    assert as_bytes(other.state_dict(), {}) == as_bytes(empty.state_dict(), {})

@@ -141,7 +141,11 @@ class AgeTrackingReservoir(Reservoir):
 
     def _set_size(self, size: int) -> None:
         super()._set_size(size)
-        self.stored_at = torch.zeros(size + 1, dtype=torch.int64, device=self.device)
+        self.stored_at = torch.zeros(0, dtype=torch.int64, device=self.device)
+        """Step after which each sample was stored; empty until storage is allocated."""
+
+    def _create_rows(self) -> None:
+        self.stored_at = self.stored_at.new_zeros(self.buffer_size + 1)
 
     def drawn_ages(self) -> Tensor:
         """Return the ages [n] in steps of the samples that `draw` returned last.
