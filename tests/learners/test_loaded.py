@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from perdure import CLSER, DERPP, ER, FDR, GSS, SGD, ICaRL, Learner
+from perdure import AGEM, CLSER, DERPP, ER, FDR, GEM, GSS, SGD, ICaRL, Learner, Samples
 from perdure.memory import Storage
 from perdure.state import State, as_bytes, write_file
 
@@ -308,6 +308,65 @@ def test_impossible_counts_without_a_memory_are_refused() -> None:
         state["input_spec"]["classes"] = classes
         with pytest.raises(ValueError, match="describe"):
             fresh.load_state_dict(state)
+
+
+# -- groups of samples ----------------------------------------------------------------------
+
+
+def grouped(kind: type[Learner], *, tasks: int = 0) -> Learner:
+    """A learner whose memory has groups, after this number of tasks."""
+    other = {"tasks": 3} if kind in (AGEM, GEM) else {}
+    made = learner(kind, buffer_size=12, **other)
+    for _ in range(tasks):
+        made.observe(INPUTS, LABELS)
+        made.end_task(Samples(INPUTS, LABELS))
+    return made
+
+
+def set_groups(state: State, counts: dict[int, int]) -> None:
+    state["memory"].update(groups=list(counts), counts=list(counts.values()))
+
+
+GROUPS: dict[str, tuple[type[Learner], dict[int, int]]] = {
+    "a negative count, A-GEM": (AGEM, {0: -4, 1: 4, 2: 8}),
+    "a negative count, GEM": (GEM, {0: 12, 1: -4}),
+    "a negative count, FDR": (FDR, {0: 18, 1: -6}),
+    "a negative count, iCaRL": (ICaRL, {0: 14, 1: -2}),
+    "a task of no samples": (GEM, {0: 4, 1: 0, 2: 4}),
+    "more than a task's share": (GEM, {0: 8}),
+    "more than a task's share, FDR": (FDR, {0: 3, 1: 9}),
+    "more tasks than the memory is for": (AGEM, {0: 2, 1: 2, 2: 2, 3: 2}),
+    "tasks in another order": (GEM, {1: 4, 0: 4}),
+    "tasks that do not start at 0": (FDR, {1: 6, 2: 6}),
+    "a class beyond all": (ICaRL, {0: 4, 1: 4, 99: 4}),
+    "a class beyond all without samples": (ICaRL, {0: 4, 1: 4, 2: 4, 99: 0}),
+    "a class below 0 without samples": (ICaRL, {-1: 0, 0: 4, 1: 4, 2: 4}),
+    "classes of other samples": (ICaRL, {0: 4, 2: 4, 1: 4}),
+    "other numbers of samples": (ICaRL, {0: 3, 1: 5, 2: 4}),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_impossible_groups_are_refused_and_change_nothing(name: str) -> None:
+    kind, counts = GROUPS[name]
+    trained, fresh = grouped(kind, tasks=2), grouped(kind)
+    state = copy.deepcopy(trained.state_dict())
+    assert sum(counts.values()) == state["memory"]["filled"]
+    fresh.load_state_dict(state)
+    set_groups(state, counts)
+    before = as_bytes(fresh.state_dict(), {})
+    with pytest.raises(ValueError, match=r"group|class|task"):
+        fresh.load_state_dict(state)
+    assert as_bytes(fresh.state_dict(), {}) == before
+    fresh.end_task(Samples(INPUTS, LABELS))
+
+
+def test_a_group_may_be_listed_only_once() -> None:
+    trained = grouped(FDR, tasks=2)
+    state = copy.deepcopy(trained.state_dict())
+    state["memory"].update(groups=[0, 1, 1], counts=[6, 5, 6])
+    with pytest.raises(ValueError, match="group"):
+        grouped(FDR).load_state_dict(state)
 
 
 # -- sizes ----------------------------------------------------------------------------------

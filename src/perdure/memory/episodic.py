@@ -338,10 +338,19 @@ class GroupedMemory(EpisodicMemory):
             ValueError: If the state has another `buffer_size` or is inconsistent.
         """
         counts = {int(k): int(n) for k, n in zip(state["groups"], state["counts"], strict=True)}
-        if sum(counts.values()) != int(state["filled"]):
-            raise ValueError(f"counts {counts} do not add up to {state['filled']} samples")
+        if len(counts) < len(state["groups"]):
+            raise ValueError("the state has two groups of the same name")
+        if min(counts.values(), default=0) < 0 or sum(counts.values()) != int(state["filled"]):
+            raise ValueError(
+                f"the state has groups of {[*counts.values()]} samples, which do not add up to "
+                f"{state['filled']}"
+            )
+        self._check_groups(counts, state)
         super().load_state_dict(state)
         self.counts = counts
+
+    def _check_groups(self, counts: dict[int, int], state: State) -> None:
+        """Raise ValueError if a state cannot have groups of these sizes. No-op by default."""
 
 
 _PART = 8192
