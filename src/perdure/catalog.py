@@ -132,7 +132,7 @@ FILE_STREAMS: dict[str, Callable[..., Stream]] = {
 """Constructors by the prefix of a stream's name: `images:FOLDER` or `table:FILE,target=COLUMN`."""
 _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "images": ("augment", "normalise", "keep_together"),
-    "table": (),
+    "table": ("encoder",),
 }
 """Arguments that cannot be written as text."""
 

@@ -196,11 +196,24 @@ def get_structure(inputs: Inputs) -> tuple[Tensor | dict[str, Tensor], str]:
 
 
 def load_structure(tensors: Any, text: str) -> Inputs:
-    """Restore a structure from the result of `get_structure`."""
+    """Restore a structure from the result of `get_structure`.
+
+    Raises:
+        ValueError: If the structure does not use every tensor exactly once.
+    """
+    if not text:
+        return tensors
+    used: list[str] = []
 
     def build(part: Any) -> Inputs:
         if isinstance(part, dict):
             return {key: build(part[key]) for key in sorted(part)}
-        return tuple(map(build, part)) if isinstance(part, list) else tensors[str(part)]
+        if isinstance(part, list):
+            return tuple(map(build, part))
+        used.append(str(part))
+        return tensors[used[-1]]
 
-    return build(json.loads(text)) if text else tensors
+    found = build(json.loads(text))
+    if sorted(used) != sorted(tensors):
+        raise ValueError(f"the structure uses {len(used)} tensors; expected each of {len(tensors)}")
+    return found

@@ -436,6 +436,15 @@ def test_the_state_of_another_network_is_refused(finished: Path, tmp_path: Path)
         load_run(other)
 
 
+def test_a_huge_buffer_is_refused_before_it_is_allocated(finished: Path, tmp_path: Path) -> None:
+    other = copied(finished, tmp_path / "other")
+    config = json.loads((other / "config.json").read_text())
+    (other / "config.json").write_text(json.dumps({**config, "buffer_size": 2**40}))
+    (other / "manifest.json").unlink()
+    with pytest.raises(ValueError, match="buffer_size"):
+        load_run(other)
+
+
 def test_the_configuration_file_has_all_settings_and_facts_about_the_stream(
     finished: Path,
 ) -> None:

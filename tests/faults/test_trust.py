@@ -10,10 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from PIL import Image
 
 from perdure import load_run
 from perdure.cli import main
-from perdure.experiment.analyze import analyze
+from perdure.experiment.analyze import AnalysisSettings, analyze
+from perdure.experiment.resolve import resolve
 from perdure.files import digest, read_manifest, write_manifest
 
 from . import small
@@ -95,3 +97,43 @@ def test_a_run_resumes_with_the_names_of_the_command_line(tmp_path: Path, harm: 
     small.make(config, tmp_path / "runs", resume=True)
     assert json.loads(file.read_text())["method"] == "sgd"
     assert not harm.exists()
+
+
+@pytest.mark.parametrize("kind", ["images", "table"])
+def test_files_that_a_folder_names_are_not_read_to_load_it(
+    kind: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(kind: str, text: str) -> None:
+        raise AssertionError(f"read {kind}:{text}")
+
+    folder = tmp_path / "seed-0"
+    shutil.copytree(finished, folder)
+    monkeypatch.setattr("perdure.catalog.stream_from_files", read)
+    forge(folder, stream=f"{kind}:{tmp_path / 'files'},target=y", dataset=None, normalise="Other()")
+    with pytest.raises(ValueError, match=r"pass stream="):
+        load_run(folder)
+    with pytest.raises(ValueError, match=r"trust_code|--trust-code"):
+        analyze(folder)
+    forge(folder, normalise="Scale()")
+    load_run(folder)
+
+
+@pytest.mark.parametrize("kind", ["images", "table"])
+def test_a_run_on_files_is_loaded_and_analysed_without_trust(kind: str, tmp_path: Path) -> None:
+    if kind == "images":
+        for label in ("cat", "dog"):
+            (tmp_path / "files" / label).mkdir(parents=True)
+            for number in range(8):
+                place = tmp_path / "files" / label / f"{number}.png"
+                Image.new("RGB", (4, 4), (number, 100 * (label == "cat"), 0)).save(place)
+        stream = f"images:{tmp_path / 'files'},size=4"
+    else:
+        rows = (f"{number},{number % 3},{number % 2}" for number in range(40))
+        (tmp_path / "files.csv").write_text("\n".join(["a,b,y", *rows]))
+        stream = f"table:{tmp_path / 'files.csv'},target=y"
+    config = resolve(stream, "er", 5, given={"epochs": 1, "batch": 4})
+    folder = small.make(config, tmp_path / "runs").path
+    analyze(folder, AnalysisSettings(sigmas=(0.0,), draws=1, samples=10))
+    shutil.rmtree(tmp_path / "files", ignore_errors=True)
+    (tmp_path / "files.csv").unlink(missing_ok=True)
+    assert int(load_run(folder).steps) > 0

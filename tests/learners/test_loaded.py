@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer, lr_scheduler
 
-from perdure import CLSER, DERPP, ER, SGD, Learner
+from perdure import AGEM, CLSER, DERPP, ER, FDR, GEM, GSS, SGD, ICaRL, Learner, Samples
+from perdure.memory import Storage
 from perdure.state import State, as_bytes, write_file
 
 INPUTS, LABELS = torch.rand(6, 4, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 3
@@ -305,5 +306,138 @@ def test_impossible_counts_without_a_memory_are_refused() -> None:
     for classes in (0, 2**31):
         state = copy.deepcopy(fresh.state_dict())
         state["input_spec"]["classes"] = classes
-        with pytest.raises(ValueError, match="described"):
+        with pytest.raises(ValueError, match="describe"):
             fresh.load_state_dict(state)
+
+
+# -- groups of samples ----------------------------------------------------------------------
+
+
+def grouped(kind: type[Learner], *, tasks: int = 0) -> Learner:
+    """A learner whose memory has groups, after this number of tasks."""
+    other = {"tasks": 3} if kind in (AGEM, GEM) else {}
+    made = learner(kind, buffer_size=12, **other)
+    for _ in range(tasks):
+        made.observe(INPUTS, LABELS)
+        made.end_task(Samples(INPUTS, LABELS))
+    return made
+
+
+def set_groups(state: State, counts: dict[int, int]) -> None:
+    state["memory"].update(groups=list(counts), counts=list(counts.values()))
+
+
+GROUPS: dict[str, tuple[type[Learner], dict[int, int]]] = {
+    "a negative count, A-GEM": (AGEM, {0: -4, 1: 4, 2: 8}),
+    "a negative count, GEM": (GEM, {0: 12, 1: -4}),
+    "a negative count, FDR": (FDR, {0: 18, 1: -6}),
+    "a negative count, iCaRL": (ICaRL, {0: 14, 1: -2}),
+    "a task of no samples": (GEM, {0: 4, 1: 0, 2: 4}),
+    "more than a task's share": (GEM, {0: 8}),
+    "more than a task's share, FDR": (FDR, {0: 3, 1: 9}),
+    "more tasks than the memory is for": (AGEM, {0: 2, 1: 2, 2: 2, 3: 2}),
+    "tasks in another order": (GEM, {1: 4, 0: 4}),
+    "tasks that do not start at 0": (FDR, {1: 6, 2: 6}),
+    "a class beyond all": (ICaRL, {0: 4, 1: 4, 99: 4}),
+    "a class beyond all without samples": (ICaRL, {0: 4, 1: 4, 2: 4, 99: 0}),
+    "a class below 0 without samples": (ICaRL, {-1: 0, 0: 4, 1: 4, 2: 4}),
+    "classes of other samples": (ICaRL, {0: 4, 2: 4, 1: 4}),
+    "other numbers of samples": (ICaRL, {0: 3, 1: 5, 2: 4}),
+}
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_impossible_groups_are_refused_and_change_nothing(name: str) -> None:
+    kind, counts = GROUPS[name]
+    trained, fresh = grouped(kind, tasks=2), grouped(kind)
+    state = copy.deepcopy(trained.state_dict())
+    assert sum(counts.values()) == state["memory"]["filled"]
+    fresh.load_state_dict(state)
+    set_groups(state, counts)
+    before = as_bytes(fresh.state_dict(), {})
+    with pytest.raises(ValueError, match=r"group|class|task"):
+        fresh.load_state_dict(state)
+    assert as_bytes(fresh.state_dict(), {}) == before
+    fresh.end_task(Samples(INPUTS, LABELS))
+
+
+def test_a_group_may_be_listed_only_once() -> None:
+    trained = grouped(FDR, tasks=2)
+    state = copy.deepcopy(trained.state_dict())
+    state["memory"].update(groups=[0, 1, 1], counts=[6, 5, 6])
+    with pytest.raises(ValueError, match="group"):
+        grouped(FDR).load_state_dict(state)
+
+
+# -- sizes ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [CLSER, GSS])
+def test_a_huge_memory_is_refused_when_it_is_needed(kind: type[Learner]) -> None:
+    made = learner(kind, buffer_size=2**40)
+    before = as_bytes(made.state_dict(), {})
+    with pytest.raises(ValueError, match="memory"):
+        made.observe(INPUTS, LABELS)
+    assert as_bytes(made.state_dict(), {}) == before
+
+
+def refuses_before_it_allocates(
+    fresh: Learner, state: State, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def allocate(*arguments: Any) -> None:
+        raise AssertionError("allocated")
+
+    before = as_bytes(fresh.state_dict(), {})
+    with monkeypatch.context() as patched:
+        patched.setattr(Storage, "allocate", allocate)
+        with pytest.raises(ValueError, match="the state does not fit"):
+            fresh.load_state_dict(state)
+    assert as_bytes(fresh.state_dict(), {}) == before
+
+
+LARGER: dict[str, Callable[[Tensor], Any]] = {
+    "larger inputs": lambda x: x.repeat(1, 1000),
+    "inputs of many tensors": lambda x: {"inputs": {"0": x}, "structure": str([0] * 1000)},
+    "a tensor that is not used": lambda x: {"inputs": {"0": x, "1": x}, "structure": "[0]"},
+    "a number that is text": lambda x: {"inputs": {"0": x, "1": x}, "structure": '[0, "0"]'},
+    "fewer inputs than labels": lambda x: x[1:],
+}
+
+
+@pytest.mark.parametrize("described", [True, False])
+@pytest.mark.parametrize("name", LARGER)
+def test_nothing_is_allocated_for_samples_that_do_not_fit(
+    name: str, described: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = learner()
+    trained.observe(INPUTS, LABELS)
+    state = copy.deepcopy(trained.state_dict())
+    found = LARGER[name](state["memory"]["stored"]["inputs"])
+    state["memory"]["stored"].update(found if isinstance(found, dict) else {"inputs": found})
+    if not described:
+        state["input_spec"] = {}
+    refuses_before_it_allocates(learner(), state, monkeypatch)
+
+
+def test_nothing_is_allocated_for_logits_that_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = learner(DERPP)
+    trained.observe(INPUTS, LABELS)
+    state = copy.deepcopy(trained.state_dict())
+    change(state, "logits", lambda z: z.repeat(1, 1000))
+    refuses_before_it_allocates(learner(DERPP), state, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", [CLSER, DERPP, GSS, FDR, ICaRL])
+def test_a_memory_without_samples_is_restored(kind: type[Learner]) -> None:
+    """Also one that had samples, whose state per row is created again later."""
+    empty, used, other = learner(kind), learner(kind), learner(kind)
+    state = empty.state_dict()
+    used.observe(INPUTS, LABELS)
+    used.load_state_dict(state)
+    assert as_bytes(used.state_dict(), {}) == as_bytes(state, {})
+    for each in (empty, used, other):
+        for _ in range(3):
+            each.observe(INPUTS, LABELS)
+    assert as_bytes(used.state_dict(), {}) == as_bytes(empty.state_dict(), {})
+    other.load_state_dict(used.state_dict())
+    assert as_bytes(other.state_dict(), {}) == as_bytes(empty.state_dict(), {})

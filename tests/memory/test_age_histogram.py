@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +34,21 @@ def test_state_contains_the_counts() -> None:
     assert other.read() == one.read() == ([1, 2, 4, 8], [1, 0, 2], [1, 0, 1])
     one.add(torch.tensor([1]), torch.tensor([True]))
     assert other.read() != one.read()
+
+
+@pytest.mark.parametrize("marked", [False, True])
+def test_counts_of_more_than_32_bits_are_exact(marked: bool) -> None:
+    histogram, many = AgeHistogram(), 2**40 - 1
+    histogram.add(torch.tensor([8]), torch.tensor([marked]))
+    state = histogram.state_dict()
+    state["counts"] *= many
+    histogram.load_state_dict(state)
+    histogram.add(torch.tensor([9, 10]), torch.tensor([False, True]))
+    counts = histogram.read()
+    assert counts.total[3] == many + 2
+    assert counts.marked[3] == (many + 1 if marked else 1)
+
+
+def test_counts_of_another_format_are_refused() -> None:
+    with pytest.raises(ValueError, match="earlier version"):
+        AgeHistogram().load_state_dict({"counts": torch.zeros(32, dtype=torch.int64)})

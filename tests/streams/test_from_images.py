@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from perdure.catalog import stream_from_files
 from perdure.streams import ImageEncoder, from_image_folder
@@ -154,3 +157,61 @@ def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="ndarray cannot be read"):
         encoder.encode(np.zeros((8, 8)))
     assert encoder.decode([1]) == ["dog"]
+
+
+@pytest.fixture
+def started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A file that exists once Ghostscript was started."""
+    file, program = tmp_path / "started", tmp_path / "bin" / "gs"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\ntouch '{file}'\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # Pillow searches for it once
+    return file
+
+
+def postscript() -> bytes:
+    content = io.BytesIO()
+    Image.new("RGB", (9, 6)).save(content, "EPS")
+    return content.getvalue()
+
+
+@pytest.mark.parametrize("name", ["1.png", "1.eps"])
+def test_no_program_is_started_to_read_an_image(tmp_path: Path, started: Path, name: str) -> None:
+    fill(tmp_path / "pets", "cat", "dog")
+    (tmp_path / "pets/cat" / name).write_bytes(postscript())
+    if name == "1.eps":  # not an image, like other files
+        stream = from_image_folder(tmp_path / "pets", size=2, test_share=0)
+        assert len(stream.tasks[0].samples().labels) == 10
+    else:
+        with pytest.raises(ValueError, match=r"1\.png cannot be read as an image"):
+            from_image_folder(tmp_path / "pets", size=2)
+    encoder = ImageEncoder(class_names=("cat", "dog"), height=2, width=2)
+    for source in (tmp_path / "pets/cat" / name, io.BytesIO(postscript())):
+        with pytest.raises(ValueError, match="cannot be read as an image"):
+            encoder.encode(source)
+    assert not started.exists()
+
+
+@pytest.mark.parametrize(
+    "suffix", ["jpg", "jpeg", "png", "webp", "bmp", "gif", "tif", "tiff", "ppm", "pgm"]
+)
+def test_common_formats_are_read(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / "a" / f"0.{suffix}", (200, 200, 200))
+    write(tmp_path / "b" / f"0.{suffix.upper()}", (200, 200, 200))
+    inputs = from_image_folder(tmp_path, size=2, test_share=0).tasks[0].samples().inputs
+    assert inputs.shape == (2, 3, 2, 2)
+    assert inputs.unique().tolist() == [200]
+
+
+@pytest.mark.parametrize("size", [{"height": 10**6}, {"width": 10**6}, {"height": 10**30}])
+def test_an_encoder_of_huge_images_is_refused(tmp_path: Path, size: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="size is"):
+        ImageEncoder(class_names=("cat",), **{"height": 2, "width": 2, **size})
+    encoder = ImageEncoder(class_names=("cat",), height=2, width=2)
+    encoder.save(tmp_path / "encoder.json")
+    content = json.loads((tmp_path / "encoder.json").read_text())
+    (tmp_path / "encoder.json").write_text(json.dumps({**content, **size}))
+    with pytest.raises(ValueError, match="cannot be read as a ImageEncoder"):
+        ImageEncoder.load(tmp_path / "encoder.json")

@@ -10,6 +10,7 @@ import torch
 
 from perdure.catalog import stream_from_files
 from perdure.streams import ImageEncoder, TableEncoder, from_table
+from perdure.streams.encoder import read_columns
 
 N = 40
 RIDES: dict[str, list[Any]] = {
@@ -91,6 +92,27 @@ def test_missing_values_are_refused_or_imputed() -> None:
         from_table({**RIDES, "kind": [None, *RIDES["kind"][1:]]}, "kind")
 
 
+@pytest.mark.parametrize(
+    ("header", "separator", "names"),
+    [
+        ('"Height, cm";"Weight, kg";kind', ";", ["Height, cm", "Weight, kg", "kind"]),
+        ('"a;b;c;d",kind', ",", ["a;b;c;d", "kind"]),
+        ('x;"a, b, c, d"', ";", ["x", "a, b, c, d"]),
+        ('"the ""first"", or best";"a\tb\tc"', ";", ['the "first", or best', "a\tb\tc"]),
+        ('"two\nlines, at least";kind', ";", ["two\nlines, at least", "kind"]),
+        ('5" pipe;6" pipe', ";", ['5" pipe', '6" pipe']),
+        ("a|b,c|kind", "|", ["a", "b,c", "kind"]),
+        ("kind", ",", ["kind"]),
+    ],
+)
+def test_separators_in_quoted_names_do_not_count(
+    tmp_path: Path, header: str, separator: str, names: list[str]
+) -> None:
+    row = separator.join(map(str, range(len(names))))
+    (tmp_path / "a.csv").write_text(f"{header}\n{row}\n")
+    assert list(read_columns(tmp_path / "a.csv")) == names
+
+
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_a_csv_file_is_the_same_table(tmp_path: Path, separator: str) -> None:
     (tmp_path / "rides.csv").write_text(as_csv(RIDES, separator), encoding="utf-8-sig")
@@ -162,6 +184,9 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert stream.shape == (4,)
     with pytest.raises(ValueError, match="target is missing"):
         stream_from_files("table", str(tmp_path / "rides.csv"))
+    with pytest.raises(ValueError, match="expected NAME=VALUE") as caught:
+        stream_from_files("table", f"{tmp_path / 'rides.csv'},target=kind,encoder=e.json")
+    assert "encoder" not in str(caught.value).partition("expected")[2]  # not offered
 
 
 def test_a_column_written_as_text_may_have_a_number_as_its_name(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ from perdure.evaluation.flatness import DRAWS, SIGMAS
 from perdure.evaluation.probabilities import BINS, groups_of
 from perdure.experiment.build import build_stream, load_run, read_dataset, refuse_user_code
 from perdure.files import write_json
+from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.results.folder import RunFolder
 from perdure.results.records import Analysis, RunRecord, read_run
@@ -85,7 +86,8 @@ def analyze(
     run = read_run(Path(folder))
     if not trust_code:
         refuse_user_code(run.config, run.folder.path)
-    content = _compute(run, settings or AnalysisSettings(), data_root, device)
+    learner = load_run(run.folder.path, device=device, trust_code=trust_code)
+    content = _compute(run, learner, settings or AnalysisSettings(), data_root, device)
     write_json(Path(folder) / "analysis.json", content)
     return RunFolder(Path(folder)).read("analysis.json", Analysis)
 
@@ -97,11 +99,14 @@ def has_analysis(run: RunRecord, settings: AnalysisSettings) -> bool:
 
 
 def _compute(
-    run: RunRecord, settings: AnalysisSettings, data_root: Path | None, device: str
+    run: RunRecord,
+    learner: Learner,
+    settings: AnalysisSettings,
+    data_root: Path | None,
+    device: str,
 ) -> dict[str, Any]:
     root = None if data_root is None else str(data_root)
     config = replace(run.config, device=device, data_root=root)
-    learner = load_run(run.folder.path, device=device, trust_code=True)  # checked by the caller
     stream = build_stream(config, read_dataset(config), run.seed)
     if stream.checksum != run.facts.stream_checksum:
         raise ValueError(

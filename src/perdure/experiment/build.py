@@ -392,7 +392,8 @@ def load_run(
             augmentation or normalisation of its own.
         optimizer: The function of the parameters that returns the run's optimizer.
         trust_code: Whether to import the stream, network, method or optimizer that the folder
-            names as `module:name`. This runs code that whoever wrote the folder chose.
+            names as `module:name`. This runs code that whoever wrote the folder chose. Also
+            whether files that it names as `images:` or `table:` may be read.
         device: Where to put the learner.
 
     Raises:
@@ -413,6 +414,12 @@ def load_run(
     plain = (facts.normalise, facts.augment) == (repr(Scale()), repr(None))
     if not trust_code:
         refuse_user_code(config, run.path, given | ({"stream"} if plain else set()))
+        if not (plain or stream is not None or config.stream in catalog.STREAMS):
+            raise ValueError(
+                f"{run.path} names the stream {config.stream!r}, whose files would have to be read "
+                f"for its normalisation {facts.normalise}; pass stream= to load_run or, if you "
+                "trust the folder, trust_code=True (--trust-code on the command line)"
+            )
     run.read("result.json", Result)
     if not run.has_networks:
         raise ValueError(f"{run.path} does not contain {LEARNER_FILE}: its networks were not kept")
@@ -428,7 +435,7 @@ def load_run(
         _check_size(config.network, inputs, run.path)
     try:
         learner = build_learner(
-            replace(config, device=device),
+            replace(config, device=device, memory_device=None, memory_folder=None),
             inputs,
             facts.seed,
             network=network,

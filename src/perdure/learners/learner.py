@@ -91,6 +91,13 @@ def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Sam
     return execute
 
 
+def _load_part(name: str, part: object, state: State) -> None:
+    try:
+        load_state(part, state.get(name, {}))  # a module may have an empty state
+    except _STATE_ERRORS as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
 class Learner(Undoable, ABC):
     """A network that learns from a stream, batch by batch.
 
@@ -688,8 +695,7 @@ class Learner(Undoable, ABC):
         try:
             check_optimizer_state(self.optimizer, self._first_settings, state["optimizer"])
             undo = grow_to_fit(self, state)
-            self._load(state)
-            check_loaded(self, state)
+            self._load(state, check=True)
         except BaseException as error:
             torch.set_grad_enabled(gradients)  # an interrupted `no_grad` leaves them disabled
             if undo is not None:
@@ -702,12 +708,13 @@ class Learner(Undoable, ABC):
                 f"{str(error).strip()}"
             ) from error
 
-    def _load(self, state: State) -> None:
-        for name, part in self._parts().items():
-            try:
-                load_state(part, state.get(name, {}))  # a module may have an empty state
-            except _STATE_ERRORS as error:
-                raise ValueError(f"{name}: {error}") from error
+    def _load(self, state: State, *, check: bool = False) -> None:
+        """Restore a state; check it before memories allocate storage for what it contains."""
+        parts = self._parts()
+        memories = {name: part for name, part in parts.items() if isinstance(part, EpisodicMemory)}
+        for name, part in parts.items():
+            if name not in memories:
+                _load_part(name, part, state)
         totals, last, spec = (state[name] for name in ("totals", "last_read", "input_spec"))
         growth = state["growth"]
         self.grown, self._seed = int(growth["added"]), int(growth["seed"])
@@ -717,6 +724,10 @@ class Learner(Undoable, ABC):
         self._totals = {k: kept[k].copy_(v) if k in kept else v for k, v in fresh.items()}
         self._last_read = int(last["steps"]), {k: float(v) for k, v in last["totals"].items()}
         self._input_spec = InputSpec(**spec) if spec else None
+        if check:
+            check_loaded(self, state)
+        for name, memory in memories.items():
+            _load_part(name, memory, state)
 
     def save(self, path: str | Path) -> None:
         """Write the state to a safetensors file, atomically.

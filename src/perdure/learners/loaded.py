@@ -1,7 +1,7 @@
 """What must hold for a state that was read from a file, beyond names and shapes.
 
 A file can be intact and still wrong: written for another optimizer, by a run that diverged, or by
-somebody who wants to do harm.
+an attacker.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from perdure.memory import EpisodicMemory, Reservoir
+from perdure.memory import EpisodicMemory, ExemplarSet, Reservoir
+from perdure.memory.episodic import load_samples
 from perdure.state import State, flatten
 from perdure.structures import Inputs, layout
 
@@ -87,7 +88,12 @@ def check_finite(state: State) -> None:
 
 
 def check_loaded(learner: Learner, state: State) -> None:
-    """Raise ValueError if a learner that has just loaded a state cannot be in this state."""
+    """Raise ValueError if a learner cannot be in this state.
+
+    Args:
+        learner: A learner that has just loaded the state, except its memories.
+        state: The state.
+    """
     check_finite(state)
     spec = learner._input_spec
     if spec is not None and not (
@@ -97,7 +103,7 @@ def check_loaded(learner: Learner, state: State) -> None:
         and 0 < spec.classes < 2**31
         and spec.smallest_batch in (1, 2)
     ):
-        raise ValueError(f"its inputs are described by {spec}")
+        raise ValueError(f"the state describes its inputs as {spec}")
     for name, total in learner._totals.items():
         if total.ndim:
             raise ValueError(f"the total of {name} is not a single number")
@@ -105,43 +111,48 @@ def check_loaded(learner: Learner, state: State) -> None:
     loss = learner._totals.get("loss")
     diverged = loss is not None and not math.isfinite(loss)
     if not 0 <= finite <= steps or (loss is not None and diverged != (finite < steps)):
-        raise ValueError(f"it counts {finite} finite steps of {steps}, with a total loss of {loss}")
+        raise ValueError(
+            f"the state has {finite} finite steps of {steps} and a total loss of {loss}"
+        )
     if not 0 <= learner._last_read[0] <= steps:
-        raise ValueError(f"its metrics were read at step {learner._last_read[0]} of {steps}")
+        raise ValueError(f"the state has metrics read at step {learner._last_read[0]} of {steps}")
     if learner.device.type == "cpu":
         torch.Generator().set_state(learner._global_random)  # refuses what is no such state
     for name, part in learner._parts().items():
         if isinstance(part, EpisodicMemory):
-            _check_memory(name, part, learner)
+            _check_memory(name, part, state[name], learner)
 
 
-def _check_memory(name: str, memory: EpisodicMemory, learner: Learner) -> None:
-    contents = memory.contents()
-    if contents is not None and len(contents.labels):
+def _check_memory(name: str, memory: EpisodicMemory, state: State, learner: Learner) -> None:
+    """Raise ValueError if a memory cannot have this state, which it has not loaded yet."""
+    samples, classes = load_samples(state), 0
+    if samples is not None and len(samples.labels):
         spec = learner._input_spec
-        stored = layout(contents.inputs)
+        stored = layout(samples.inputs)
         if spec is not None and _leaf_layouts(stored) != _leaf_layouts(spec.layout):
             raise ValueError(f"{name} stores inputs {stored}; the learner's are {spec.layout}")
-        classes = _outputs(contents.inputs, learner)
+        classes = _outputs(samples.inputs, learner)
         if spec is not None and spec.classes != classes:
             raise ValueError(
-                f"it has {spec.classes} classes, but the network has {classes} outputs"
+                f"the state has {spec.classes} classes, but the network has {classes} outputs"
             )
-        if contents.labels.dtype != torch.int64 or contents.labels.ndim != 1:
-            raise ValueError(f"{name} has labels {layout(contents.labels)}, not int64 []")
-        low, high = map(int, contents.labels.aminmax())
+        if samples.labels.dtype != torch.int64 or samples.labels.ndim != 1:
+            raise ValueError(f"{name} has labels {layout(samples.labels)}, not int64 []")
+        low, high = map(int, samples.labels.aminmax())
         if low < 0 or high >= classes:
             raise ValueError(f"{name} has labels from {low} to {high}, not from 0 to {classes - 1}")
-        logits = contents.logits
+        logits = samples.logits
         if learner.stores_logits and logits is None:
             raise ValueError(f"{name} has no logits")
         if logits is not None and not (logits.is_floating_point() and logits.ndim == 2):
             raise ValueError(f"{name} has logits {layout(logits)}")
         if logits is not None and logits.shape[1] != classes:
             raise ValueError(f"{name} has logits of {logits.shape[1]} classes, not {classes}")
+    if isinstance(memory, ExemplarSet) and not all(0 <= c < classes for c in state["groups"]):
+        raise ValueError(f"{name} has exemplars of the classes {state['groups']}, of {classes}")
     if isinstance(memory, Reservoir):
-        seen, filled = int(memory.seen), memory.filled
-        if seen < filled or (filled < memory.buffer_size and seen != filled):
+        seen, filled = int(state["seen"]), int(state["filled"])
+        if seen < filled or (filled < int(state["buffer_size"]) and seen != filled):
             raise ValueError(f"{name} holds {filled} samples of {seen} seen")
 
 

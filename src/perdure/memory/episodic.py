@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from perdure.files import memory_bytes
 from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples, join
@@ -114,6 +115,9 @@ class EpisodicMemory(Undoable):
         """Set the number of rows; 0 if it is not known yet. Called before samples are stored."""
         self.buffer_size = size
 
+    def _create_rows(self) -> None:
+        """Create what a subclass needs for each row. Called when storage is allocated."""
+
     def reserve(self, samples: Samples) -> None:
         """Set the number of rows and allocate storage, if that has not been done.
 
@@ -121,8 +125,8 @@ class EpisodicMemory(Undoable):
             samples: Samples like those that will be stored.
 
         Raises:
-            ValueError: If `buffer_bytes` is less than the size of one sample, or if stored samples
-                have other dtypes or shapes.
+            ValueError: If `buffer_bytes` is less than the size of one sample, the storage is larger
+                than the memory of this machine, or stored samples have other dtypes or shapes.
         """
         if self._stored is not None:
             own, new = self._stored.tensors(), samples.tensors()
@@ -131,15 +135,23 @@ class EpisodicMemory(Undoable):
                     f"samples are {_layout(samples)}; the memory stores {_layout(self._stored)}"
                 )
             return
+        row = _row_bytes(samples)
         if self.buffer_bytes is not None:
-            row = _row_bytes(samples)
             if self.buffer_bytes < row:
                 raise ValueError(
                     f"buffer_bytes is {format_bytes(self.buffer_bytes)}, but one stored sample "
                     f"needs {format_bytes(row)}"
                 )
             self._set_size(self.buffer_bytes // row)
-        self._stored = self._allocate(samples)
+        size, limit = row * (self.buffer_size + 1), memory_bytes()
+        if size > limit and self.storage.in_host_memory(self.device):
+            raise ValueError(
+                f"a buffer of {self.buffer_size} samples takes {size / 1e9:.1f} GB, but this "
+                f"machine has {limit / 1e9:.1f} GB of memory; use a smaller one, or memory_folder"
+            )
+        stored = self._allocate(samples)
+        self._create_rows()
+        self._stored = stored
 
     def draw(self, count: int) -> Samples | None:
         """Draw samples at random, without replacement.
@@ -271,13 +283,16 @@ class EpisodicMemory(Undoable):
                     f"the state has {name} {state.get(name)}; expected {getattr(self, name)}"
                 )
         filled = int(state["filled"])
-        stored = _load_samples(state["stored"]) if state.get("stored") else None
+        stored = load_samples(state)
         found = 0 if stored is None else len(stored.labels)
         size = self.buffer_size
         if self.buffer_bytes is not None:
             size = 0 if stored is None else self.buffer_bytes // _row_bytes(stored)
+        lengths = set() if stored is None else {len(tensor) for tensor in stored.tensors()}
         if int(state["buffer_size"]) != size or filled > size or filled != found:
             raise ValueError(f"the state claims {filled} samples but contains {found}")
+        if lengths - {found}:
+            raise ValueError(f"the state has {found} labels but other numbers of inputs or logits")
         self.filled = filled
         if stored is None or self._stored is None or _layout(self._stored) != _layout(stored):
             self._stored = None
@@ -323,10 +338,19 @@ class GroupedMemory(EpisodicMemory):
             ValueError: If the state has another `buffer_size` or is inconsistent.
         """
         counts = {int(k): int(n) for k, n in zip(state["groups"], state["counts"], strict=True)}
-        if sum(counts.values()) != int(state["filled"]):
-            raise ValueError(f"counts {counts} do not add up to {state['filled']} samples")
+        if len(counts) < len(state["groups"]):
+            raise ValueError("the state has two groups of the same name")
+        if min(counts.values(), default=0) < 0 or sum(counts.values()) != int(state["filled"]):
+            raise ValueError(
+                f"the state has groups of {[*counts.values()]} samples, which do not add up to "
+                f"{state['filled']}"
+            )
+        self._check_groups(counts, state)
         super().load_state_dict(state)
         self.counts = counts
+
+    def _check_groups(self, counts: dict[int, int], state: State) -> None:
+        """Raise ValueError if a state cannot have groups of these sizes. No-op by default."""
 
 
 _PART = 8192
@@ -420,7 +444,10 @@ def _row_bytes(samples: Samples) -> int:
     return sum(math.prod(t.shape[1:]) * t.element_size() for t in samples.tensors())
 
 
-def _load_samples(stored: Mapping[str, Any]) -> Samples:
-    parts = dict(stored)
+def load_samples(state: State) -> Samples | None:
+    """Return the stored samples in the state of a memory, or None if it is empty."""
+    if not state.get("stored"):
+        return None
+    parts = dict(state["stored"])
     inputs = load_structure(parts.pop("inputs"), parts.pop("structure", ""))
     return Samples(inputs, **parts)

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perdure.memory.episodic import GroupedMemory
+from perdure.memory.episodic import GroupedMemory, load_samples
 from perdure.memory.frozen import copy_network, shared_names
 from perdure.records import Samples, join
+from perdure.state import State
 from perdure.structures import Inputs, call, length
 from perdure.undo import save_hooks
 
@@ -87,6 +88,14 @@ class ExemplarSet(GroupedMemory):
                 candidates = join(exemplars[label].to(self.device), candidates)
             exemplars[label] = candidates.rows(herd(embed(candidates.inputs), shares[label]))
         self._replace({c: e.slice(0, shares[c]) for c, e in exemplars.items()})
+
+    def _check_groups(self, counts: dict[int, int], state: State) -> None:
+        stored = load_samples(state)
+        labels = [] if stored is None else stored.labels.tolist()
+        if len(labels) != sum(counts.values()) or labels != [
+            label for label, count in counts.items() for _ in range(count)
+        ]:
+            raise ValueError("the state has groups of exemplars that are not those of their class")
 
 
 class NearestMeanClassifier(nn.Module):

@@ -50,11 +50,15 @@ class GradientBuffer(EpisodicMemory):
     def _set_size(self, size: int) -> None:
         super()._set_size(size)
         self._block = size + 1 if size < _BLOCKS_FROM else _BLOCK
-        blocks = size // self._block + 1
-        self.scores = torch.zeros(blocks * self._block, dtype=torch.float64, device=self.device)
-        """Score of each stored sample when it was added."""
-        self._sums = torch.zeros(blocks, dtype=torch.float64, device=self.device)
+        self.scores = torch.zeros(0, dtype=torch.float64, device=self.device)
+        """Score of each stored sample when it was added; empty until storage is allocated."""
+        self._sums = self.scores
         """Sums of the blocks of scores, if there are several."""
+
+    def _create_rows(self) -> None:
+        blocks = self.buffer_size // self._block + 1
+        self.scores = self.scores.new_zeros(blocks * self._block)
+        self._sums = self.scores.new_zeros(blocks)
 
     def add(self, samples: Samples, scores: Tensor, replace: Tensor) -> None:
         """Present samples with their scores.

@@ -21,8 +21,6 @@ from perdure.undo import Undoable, postpone, save_generator, save_tensors
 
 _BINS = 32
 """Bin k holds ages from 2^k to 2^(k+1) − 1, so that no stream exceeds the last bin."""
-_MARK = 2**32
-"""Each counter holds two counts: all samples in the low 32 bits, marked ones in the high bits."""
 
 
 class Reservoir(EpisodicMemory):
@@ -143,7 +141,11 @@ class AgeTrackingReservoir(Reservoir):
 
     def _set_size(self, size: int) -> None:
         super()._set_size(size)
-        self.stored_at = torch.zeros(size + 1, dtype=torch.int64, device=self.device)
+        self.stored_at = torch.zeros(0, dtype=torch.int64, device=self.device)
+        """Step after which each sample was stored; empty until storage is allocated."""
+
+    def _create_rows(self) -> None:
+        self.stored_at = self.stored_at.new_zeros(self.buffer_size + 1)
 
     def drawn_ages(self) -> Tensor:
         """Return the ages [n] in steps of the samples that `draw` returned last.
@@ -186,37 +188,40 @@ class AgeHistogram(Undoable):
         AgeCounts(edges=[1, 2, 4], total=[0, 2], marked=[0, 1])
     """
 
-    saved_by_itself = ("counts", "_bounds", "_unmarked", "_marked")
+    saved_by_itself = ("counts", "_bounds", "_one")
 
     def __init__(self, device: torch.device | str = "cpu") -> None:
-        self.counts = torch.zeros(_BINS, dtype=torch.int64, device=device)
+        self.counts = torch.zeros(2 * _BINS, dtype=torch.int64, device=device)
+        """Samples that are not marked in each bin, then those that are."""
         self._bounds = torch.tensor([2**k for k in range(1, _BINS)], device=device)
-        self._unmarked, self._marked = torch.tensor([1, 1 + _MARK], device=device)
+        self._one = torch.ones(1, dtype=torch.int64, device=device)
 
     def add(self, ages: Tensor, marked: Tensor) -> None:
         """Count samples by their ages [n], at least 1, and whether they are marked [n]."""
-        bins = torch.bucketize(ages, self._bounds, right=True)
-        values = torch.where(marked, self._marked, self._unmarked)
-        count = partial(self.counts.index_add_, 0, bins, values)
+        places = torch.bucketize(ages, self._bounds, right=True).add_(marked, alpha=_BINS)
+        count = partial(self.counts.index_add_, 0, places, self._one.expand_as(places))
         if not postpone(count):
             save_tensors(self, [self.counts])
             count()
 
     def read(self) -> AgeCounts:
         """Return the counts. Waits for the device."""
-        counts = self.counts.tolist()
-        while counts and not counts[-1]:
-            counts.pop()
-        return AgeCounts(
-            edges=[2**k for k in range(len(counts) + 1)],
-            total=[count % _MARK for count in counts],
-            marked=[count // _MARK for count in counts],
-        )
+        counts = self.counts.view(2, _BINS)
+        total, marked = counts.sum(0).tolist(), counts[1].tolist()
+        while total and not total[-1]:
+            total.pop()
+        return AgeCounts([2**k for k in range(len(total) + 1)], total, marked[: len(total)])
 
     def state_dict(self) -> State:
         """Return the counters."""
         return {"counts": get_state(self.counts)}
 
     def load_state_dict(self, state: State) -> None:
-        """Restore a state in place."""
+        """Restore a state in place.
+
+        Raises:
+            ValueError: If the counters are those of an earlier version.
+        """
+        if len(state["counts"]) == _BINS:
+            raise ValueError("the counts of ages are in the format of an earlier version")
         load_state(self.counts, state["counts"])

@@ -65,6 +65,10 @@ class Storage:
         kept = self.folder is not None or (self.device is not None and self.device.type == "cpu")
         return kept and device.type != "cpu"
 
+    def in_host_memory(self, device: torch.device) -> bool:
+        """Return whether inputs are kept in host memory."""
+        return self.folder is None and (device.type == "cpu" or self.on_host(device))
+
     def capturable(self, device: torch.device) -> bool:
         """Return whether a CUDA graph can access the inputs: unless the host reads a file."""
         return self.folder is None or device.type == "cpu"

@@ -8,6 +8,7 @@ from perdure.memory.episodic import GroupedMemory
 from perdure.memory.storage import Storage
 from perdure.randomness import generator
 from perdure.records import Samples
+from perdure.state import State
 
 
 class TaskBuffer(GroupedMemory):
@@ -86,6 +87,14 @@ class TaskBuffer(GroupedMemory):
     def _parts(self) -> dict[str, object]:
         return {**super()._parts(), "choice": self.choice}
 
+    def _check_groups(self, counts: dict[int, int], state: State) -> None:
+        share = int(state["buffer_size"]) // self.tasks
+        if len(counts) > self.tasks:
+            raise ValueError(f"the state has {len(counts)} tasks; expected at most {self.tasks}")
+        _check_tasks(counts, [share] * len(counts))
+        if 0 in counts.values():
+            raise ValueError("the state has a task without samples")
+
 
 class BalancedTaskBuffer(GroupedMemory):
     """Divides the buffer equally between the tasks so far; the shares of older tasks shrink.
@@ -122,5 +131,24 @@ class BalancedTaskBuffer(GroupedMemory):
         """
         self.reserve(samples)
         groups = {**self.groups(), len(self.counts): samples.to(self.device)}
-        shares = {k: -((k - self.buffer_size) // len(groups)) for k in groups}
+        shares = _balanced(self.buffer_size, len(groups))
         self._replace({k: group.slice(0, shares[k]) for k, group in groups.items()})
+
+    def _check_groups(self, counts: dict[int, int], state: State) -> None:
+        _check_tasks(counts, _balanced(int(state["buffer_size"]), len(counts)))
+
+
+def _balanced(size: int, tasks: int) -> list[int]:
+    """Return the share of each task: ⌈(size − k) / tasks⌉ samples for task k."""
+    return [-((k - size) // tasks) for k in range(tasks)]
+
+
+def _check_tasks(counts: dict[int, int], shares: list[int]) -> None:
+    """Raise ValueError unless the groups are tasks in order, each within its share."""
+    if list(counts) != list(range(len(counts))):
+        raise ValueError(f"the state has the tasks {[*counts]}; expected 0 to {len(counts) - 1}")
+    for task, share in enumerate(shares):
+        if counts[task] > share:
+            raise ValueError(
+                f"the state has {counts[task]} samples of task {task}; its share is {share}"
+            )

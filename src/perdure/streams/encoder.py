@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -22,6 +23,11 @@ from perdure.files import read_bytes, write_atomic
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
 """Cells of a CSV file that count as missing, in any case."""
 PARQUET = (".parquet", ".pq")
+FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""Formats of images, by Pillow's names. The content of a file decides, not its name, and for some
+other formats Pillow starts a program: for EPS, Ghostscript."""
+MAX_SIDE = 4096
+"""Largest height and width of inputs in pixels."""
 LIMIT = 10.0
 """Largest standardised value. A column that hardly varies in the first task may vary later, by
 hundreds of its standard deviations; training would diverge."""
@@ -101,8 +107,8 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
 class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
     """Reads image files as inputs, as `from_image_folder` has done for its stream.
 
-    `from_image_folder` creates it (`Stream.encoder`), and `perdure run` writes it to the run
-    folder as `encoder.json`.
+    Files are JPEG, PNG, WebP, BMP, GIF, TIFF or PPM. `from_image_folder` creates the encoder
+    (`Stream.encoder`), and `perdure run` writes it to the run folder as `encoder.json`.
     """
 
     height: int
@@ -113,9 +119,9 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
     """Whether inputs have one channel instead of red, green and blue."""
 
     def __post_init__(self) -> None:
-        if min(self.height, self.width) < 1:
+        if not (1 <= self.height <= MAX_SIDE and 1 <= self.width <= MAX_SIDE):
             raise ValueError(
-                f"size is {self.height} x {self.width}; expected 1 or more pixels each"
+                f"size is {self.height} x {self.width}; expected 1 to {MAX_SIDE} pixels each"
             )
 
     def encode(self, source: Any) -> Tensor:
@@ -147,7 +153,7 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> Tensor:
 
     try:
         given = isinstance(source, Image.Image)
-        with nullcontext(source) if given else Image.open(source) as opened:
+        with nullcontext(source) if given else Image.open(source, formats=FORMATS) as opened:
             image = ImageOps.exif_transpose(opened)
             if image.mode == "F":
                 raise ValueError("its pixels are floating-point numbers; convert them to 8 bits")
@@ -419,12 +425,17 @@ def _is_cell(value: Any) -> bool:
     return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
+_QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*+"', re.MULTILINE)
+"""A quoted cell of a CSV file, whatever the separator."""
+
+
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            first = next(filter(str.strip, file.read(65536).splitlines()), "")
+            unquoted = _QUOTED.sub('""', file.read(65536))
+            first = next(filter(str.strip, unquoted.splitlines()), "")
             file.seek(0)
-            # The separator that the header contains most often.
+            # The separator that the header contains most often, outside of quoted names.
             separator = max(",;\t|", key=first.count)
             reader = csv.reader(file, delimiter=separator)
             rows = [(reader.line_num, row) for row in reader if row]

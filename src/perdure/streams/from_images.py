@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from torch import Tensor
 
 from perdure.records import Samples
-from perdure.streams.encoder import ImageEncoder
+from perdure.streams.encoder import FORMATS, ImageEncoder
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, labels_of
 from perdure.streams.stream import Augment, Normaliser, Stream
@@ -43,8 +43,9 @@ def from_image_folder(
     images in the same way and turns predictions into names. Tests are the images in
     `test/CLASS/…`; without such a folder a share of every class of every task is held out, always
     the same. Images are turned upright according to their EXIF data, converted to RGB, scaled to
-    cover `size`, cropped at the centre and stored as uint8 [3, height, width]. Hidden files and
-    files without the suffix of an image are ignored.
+    cover `size`, cropped at the centre and stored as uint8 [3, height, width]. Files are JPEG, PNG,
+    WebP, BMP, GIF, TIFF or PPM; hidden files and files with the suffix of another format are
+    ignored.
 
     Args:
         folder: The folder.
@@ -127,9 +128,7 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
     """The images below a folder, in the order of their paths."""
     from PIL import Image
 
-    suffixes = {
-        suffix for suffix, kind in Image.registered_extensions().items() if kind in Image.OPEN
-    }
+    suffixes = {s for s, kind in Image.registered_extensions().items() if kind in FORMATS}
     where = "TASK/CLASS/IMAGE" if by_folder else "CLASS/IMAGE"
     found = []
     for path in sorted(root.rglob("*")):
