@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -154,6 +155,66 @@ def test_what_is_wrong_is_said(content: str, expected: str, tmp_path: Path) -> N
     (tmp_path / "table.csv").write_text(content)
     with pytest.raises(ValueError, match=expected):
         from_table(tmp_path / "table.csv", "kind", test_share=0)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shuffle": "no"},
+        {"drop_last": "maybe"},
+        {"missing": "foo"},
+        {"standardise": False},
+        {"standardise": "none"},
+        {"max_categories": "abc"},
+        {"max_categories": 2.5},
+        {"chunks": "3"},
+        {"chunks": 1.5},
+        {"chunks": 0},
+        {"tasks": 1.5},
+        {"tasks": True},
+        {"tasks": [1, 2]},
+        {"tasks": ["car", "bike"]},
+        {"test_share": "abc"},
+        {"test_share": ""},
+        {"features": "km"},
+        {"features": 3},
+        {"categorical": "rider"},
+    ],
+)
+def test_wrong_values_of_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match="share" if name == "test_share" else name) as refused:
+        from_table(RIDES, "kind", **wrong)
+    assert repr(value) in str(refused.value) or name == "tasks"
+
+
+def test_whole_numbers_and_switches_may_be_of_numpy() -> None:
+    expected = from_table(RIDES, "kind", chunks=2, max_categories=50, shuffle=False)
+    numbers: dict[str, Any] = {
+        "chunks": np.int64(2),
+        "max_categories": np.int64(50),
+        "shuffle": np.False_,
+    }
+    found = from_table(RIDES, "kind", **numbers)
+    assert found.checksum == expected.checksum
+    tasks: Any = np.int64(2)
+    assert len(from_table(RIDES, "kind", tasks=tasks).tasks) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        *[(f"shuffle={word}", "shuffle") for word in ("no", "off", "maybe", "")],
+        *[("chunks=abc", "chunks"), ("chunks=1.5", "chunks"), ("tasks=1.5", "tasks")],
+        *[("max_categories=abc", "max_categories"), ("test_share=abc", "abc")],
+        *[("missing=foo", "missing"), ("standardise=false", "standardise")],
+        ("target=city", "target"),
+    ],
+)
+def test_wrong_settings_written_as_text_are_refused(setting: str, key: str, tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_text(as_csv(RIDES))
+    with pytest.raises(ValueError, match=key):
+        stream_from_files("table", f"{tmp_path / 'rides.csv'},target=kind,{setting}")
 
 
 def test_settings_can_be_written_as_text(tmp_path: Path) -> None:

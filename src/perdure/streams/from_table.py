@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from perdure.records import Samples
+from perdure.streams.checks import as_count, check_choices, is_list
 from perdure.streams.encoder import Encoder, TableEncoder, read_columns, texts_of
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained, labels_of
@@ -86,6 +87,13 @@ def from_table(
     >>> stream, stream.class_names
     (Stream('rides': 2 tasks, 2 classes, inputs [3], 2 tests), ('bike', 'car'))
     """
+    check_choices(("refuse", "impute"), missing=missing)
+    check_choices(("first task", "all tasks", "no"), standardise=standardise)
+    check_choices((True, False), drop_last=drop_last, shuffle=shuffle)
+    max_categories = as_count("max_categories", max_categories)
+    for argument, listed in {"features": features, "categorical": categorical}.items():
+        if listed is not None and not is_list(listed):
+            raise ValueError(f"{argument} is {listed!r}; expected a list of columns")
     if tasks is not None and chunks is not None:
         raise ValueError("give either tasks or chunks, not both")
     if test is not None and test_share is not None:
