@@ -291,6 +291,17 @@ def test_a_target_that_is_a_quantity_produces_a_warning() -> None:
         from_table({"km": [1, 2, 3, 4] * 5, "price": [0.5, 1, 1.5, 2] * 5}, "price")
 
 
+def test_a_target_with_a_value_for_nearly_every_row_is_refused() -> None:
+    price = [number / 7 for number in range(1, 21)]
+    with pytest.raises(ValueError, match="quantities"):
+        from_table({"km": list(range(40)), "price": price + price[:9] + [0.5] * 11}, "price")
+    first = from_table({"km": [1, 2] * 10, "kind": ["a", "b"] * 10}, "kind").encoder
+    assert isinstance(first, TableEncoder)
+    encoder = TableEncoder(target="price", class_names=("0.5", "1.5"), columns=first.columns)
+    with pytest.warns(UserWarning, match="quantities"):  # a small delivery of known classes
+        from_table({"km": [1, 2], "price": [0.5, 1.5]}, "price", encoder=encoder, test_share=0)
+
+
 def test_rows_can_keep_their_order(tmp_path: Path) -> None:
     (tmp_path / "rides.csv").write_text(as_csv(RIDES))
     text = f"{tmp_path / 'rides.csv'},target=kind,features=km,standardise=no,test_share=0"

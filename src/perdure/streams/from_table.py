@@ -119,7 +119,7 @@ def from_table(
         raise ValueError("the table has no rows")
     texts = texts_of(columns[target], target)
     classes = _classes(texts, target, encoder)
-    _warn_of_numbers(classes, target)
+    _check_numbers(classes, target, 0 if encoder is None else len(encoder.class_names), n)
     labels = labels_of(texts, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
@@ -186,15 +186,22 @@ def _classes(texts: Sequence[str], target: str, encoder: TableEncoder | None) ->
         return known + sorted(found)
 
 
-def _warn_of_numbers(classes: Sequence[str], target: str) -> None:
-    """Warn if the classes look like the values of a quantity."""
+def _check_numbers(classes: Sequence[str], target: str, known: int, rows: int) -> None:
+    """Warn if the classes look like the values of a quantity.
+
+    Raises ValueError if they surely are: there are more values, besides the first `known` classes,
+    than half of the rows.
+    """
     try:
         fractions = sum(not float(name).is_integer() for name in classes)
     except ValueError:
         return
-    if fractions:
-        warnings.warn(
-            f"the target {target!r} has numbers with fractions, and each of its {len(classes)} "
-            "values becomes a class of its own; perdure does not predict quantities",
-            stacklevel=3,
-        )
+    if not fractions:
+        return
+    problem = (
+        f"the target {target!r} has numbers with fractions, and each of its {len(classes)} "
+        "values becomes a class of its own; perdure does not predict quantities"
+    )
+    if len(classes) - known > rows / 2:
+        raise ValueError(problem)
+    warnings.warn(problem, stacklevel=3)
