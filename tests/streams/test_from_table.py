@@ -338,3 +338,28 @@ def test_later_rows_keep_the_labels_and_the_scale_of_earlier_ones() -> None:
     pictures = ImageEncoder(class_names=("cat", "dog"), height=8, width=8)
     with pytest.raises(ValueError, match="ImageEncoder"):
         from_table(later, "kind", encoder=pictures)
+
+
+def test_categories_that_are_mostly_unknown_produce_a_warning() -> None:
+    rows = {"city": ["Oslo", "Rome"] * 10, "kind": ["bus", "car"] * 10}
+    encoder = from_table(rows, "kind", missing="impute").encoder
+    assert encoder is not None
+    shouted = {**rows, "city": ["OSLO"] * 11 + ["Rome"] * 9}
+    with pytest.warns(UserWarning, match=r"'city'.*55%.*'OSLO'"):
+        encoder.encode(shouted)
+    with pytest.warns(UserWarning, match="'city'"):
+        from_table(shouted, "kind", encoder=encoder)
+    for city in (
+        ["OSLO"] * 10 + ["Rome"] * 10,  # no more than half
+        ["OSLO"] * 19,  # too few rows to tell
+        [""] * 20,  # missing, not unknown
+    ):
+        encoder.encode({"city": city})  # a warning would be an error
+
+
+def test_a_value_that_is_no_number_is_reported_with_its_place() -> None:
+    encoder = from_table({"km": [1, 2] * 10, "kind": ["a", "b"] * 10}, "kind").encoder
+    assert encoder is not None
+    for wrong in ("abc", "inf"):
+        with pytest.raises(ValueError, match=f"'km', row 2: .*{wrong}"):
+            encoder.encode({"km": [1, wrong, 2]})
