@@ -191,6 +191,8 @@ def stream_from_files(kind: str, text: str) -> Stream:
         name, sign, value = setting.partition("=")
         if not sign or name not in names:
             raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(names)}")
+        if name in values:
+            raise ValueError(f"{name} is given twice")
         values[name] = _value(name, value)
     for argument in arguments:
         if argument.default is argument.empty and argument.name not in values:
@@ -199,11 +201,13 @@ def stream_from_files(kind: str, text: str) -> Stream:
 
 
 def _value(name: str, text: str) -> Any:
-    """A number, a switch, a list separated by plus signs, or text."""
+    """A number, a switch, a list separated by plus signs, height x width, or text."""
     if name in ("features", "categorical"):
         return text.split("+")
     if name in ("target", "keep_together", "test", "name"):  # text, also if it is a number
         return text
+    if name == "size" and "x" in text:
+        return tuple(_value("", side) for side in text.split("x"))
     if text.lower() in ("true", "false"):
         return text.lower() == "true"
     for kind in (int, float):

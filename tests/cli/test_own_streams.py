@@ -191,12 +191,17 @@ def test_bad_input_is_one_sentence(words: str, call: Call) -> None:
 
 
 def test_files_that_cannot_be_read_are_one_sentence(call: Call, here: Path) -> None:
-    (here / "rows.csv").write_text("x,kind\n1,a\n")
+    (here / "rows.csv").write_text("x,kind\n1,a\n2,b\n")
+    (here / "prices.csv").write_text("x,price\n" + "".join(f"{i},{i / 7}\n" for i in range(50)))
     for stream, expected in {
         "images:nowhere": "nowhere is not a folder",
         "table:rows.csv": "target is missing",
         "table:none.csv,target=kind": "none.csv is not a file",
         "table:rows.csv,target=sort": "no column 'sort'",
+        "table:rows.csv,target=kind,target=x": "target",
+        "table:rows.csv,target=kind,shuffle=off": "shuffle",
+        "table:rows.csv,target=kind,chunks=abc": "chunks",
+        "table:prices.csv,target=price": "quantities",
     }.items():
         ended = call("run", stream)
         assert (ended.status, ended.out) == (2, "")

@@ -113,7 +113,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         from_image_folder(tmp_path)
     (tmp_path / "0.png").unlink()
     fill(tmp_path, "a", "b")
-    with pytest.raises(ValueError, match="expected 1 to 2"):
+    with pytest.raises(ValueError, match=r"tasks is 3.* 1 to 2"):
         from_image_folder(tmp_path, tasks=3)
     with pytest.raises(ValueError, match="class 'c'; the data has a, b"):
         from_image_folder(tmp_path, tasks=[["a"], ["c"]])
@@ -125,10 +125,49 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
         from_image_folder(tmp_path)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *[{"size": size} for size in ("24", 24.0, None, True, (8,), (8, 8, 3), (8, "x"), (8, 0))],
+        *[{"grayscale": "no"}, {"drop_last": "no"}, {"test_share": "abc"}],
+        *[{"tasks": "abc"}, {"tasks": 1.5}, {"tasks": ["a", "b"]}],
+    ],
+)
+def test_wrong_values_of_arguments_are_refused(wrong: dict[str, Any], tmp_path: Path) -> None:
+    fill(tmp_path, "a", "b")
+    (name,) = wrong
+    with pytest.raises(ValueError, match="share" if name == "test_share" else name):
+        from_image_folder(tmp_path, **wrong)
+
+
+def test_sizes_may_be_of_numpy(tmp_path: Path) -> None:
+    fill(tmp_path / "pets", "cat", "dog")
+    for size in (np.int64(4), (np.int64(4), 4), np.array([4, 4])):
+        stream = from_image_folder(tmp_path / "pets", size=size, grayscale=np.True_)  # type: ignore[arg-type]
+        assert stream.shape == (1, 4, 4)
+        assert stream.encoder is not None
+        stream.encoder.save(tmp_path / "encoder.json")
+        assert ImageEncoder.load(tmp_path / "encoder.json") == stream.encoder
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        *[(f"size={size}", "size") for size in ("16.5", "abc", "16x", "16xabc", "4x4x4", "x", "")],
+        *[("grayscale=maybe", "grayscale"), ("test_share=abc", "abc"), ("tasks=abc", "folders")],
+    ],
+)
+def test_wrong_settings_written_as_text_are_refused(setting: str, key: str, tmp_path: Path) -> None:
+    fill(tmp_path / "pets", "cat", "dog")
+    with pytest.raises(ValueError, match=key):
+        stream_from_files("images", f"{tmp_path / 'pets'},{setting}")
+
+
 def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     fill(tmp_path / "pets", "cat", "dog")
     stream = stream_from_files("images", f"{tmp_path / 'pets'},size=2,tasks=2,grayscale=true")
     assert (stream.shape, len(stream.tasks)) == ((1, 2, 2), 2)
+    assert stream_from_files("images", f"{tmp_path / 'pets'},size=2x3").shape == (3, 2, 3)
     with pytest.raises(ValueError, match="'colour=red'; expected NAME=VALUE"):
         stream_from_files("images", f"{tmp_path / 'pets'},colour=red")
 

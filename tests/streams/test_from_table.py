@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -178,6 +179,66 @@ def test_what_is_wrong_is_said(content: str, expected: str, tmp_path: Path) -> N
         from_table(tmp_path / "table.csv", "kind", test_share=0)
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"shuffle": "no"},
+        {"drop_last": "maybe"},
+        {"missing": "foo"},
+        {"standardise": False},
+        {"standardise": "none"},
+        {"max_categories": "abc"},
+        {"max_categories": 2.5},
+        {"chunks": "3"},
+        {"chunks": 1.5},
+        {"chunks": 0},
+        {"tasks": 1.5},
+        {"tasks": True},
+        {"tasks": [1, 2]},
+        {"tasks": ["car", "bike"]},
+        {"test_share": "abc"},
+        {"test_share": ""},
+        {"features": "km"},
+        {"features": 3},
+        {"categorical": "rider"},
+    ],
+)
+def test_wrong_values_of_arguments_are_refused(wrong: dict[str, Any]) -> None:
+    ((name, value),) = wrong.items()
+    with pytest.raises(ValueError, match="share" if name == "test_share" else name) as refused:
+        from_table(RIDES, "kind", **wrong)
+    assert repr(value) in str(refused.value) or name == "tasks"
+
+
+def test_whole_numbers_and_switches_may_be_of_numpy() -> None:
+    expected = from_table(RIDES, "kind", chunks=2, max_categories=50, shuffle=False)
+    numbers: dict[str, Any] = {
+        "chunks": np.int64(2),
+        "max_categories": np.int64(50),
+        "shuffle": np.False_,
+    }
+    found = from_table(RIDES, "kind", **numbers)
+    assert found.checksum == expected.checksum
+    tasks: Any = np.int64(2)
+    assert len(from_table(RIDES, "kind", tasks=tasks).tasks) == 2
+
+
+@pytest.mark.parametrize(
+    ("setting", "key"),
+    [
+        *[(f"shuffle={word}", "shuffle") for word in ("no", "off", "maybe", "")],
+        *[("chunks=abc", "chunks"), ("chunks=1.5", "chunks"), ("tasks=1.5", "tasks")],
+        *[("max_categories=abc", "max_categories"), ("test_share=abc", "abc")],
+        *[("missing=foo", "missing"), ("standardise=false", "standardise")],
+        ("target=city", "target"),
+    ],
+)
+def test_wrong_settings_written_as_text_are_refused(setting: str, key: str, tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_text(as_csv(RIDES))
+    with pytest.raises(ValueError, match=key):
+        stream_from_files("table", f"{tmp_path / 'rides.csv'},target=kind,{setting}")
+
+
 def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     (tmp_path / "rides.csv").write_text(as_csv(RIDES))
     stream = stream_from_files("table", f"{tmp_path / 'rides.csv'},target=kind,features=km+city")
@@ -255,6 +316,17 @@ def test_a_target_that_is_a_quantity_produces_a_warning() -> None:
         from_table({"km": [1, 2, 3, 4] * 5, "price": [0.5, 1, 1.5, 2] * 5}, "price")
 
 
+def test_a_target_with_a_value_for_nearly_every_row_is_refused() -> None:
+    price = [number / 7 for number in range(1, 21)]
+    with pytest.raises(ValueError, match="quantities"):
+        from_table({"km": list(range(40)), "price": price + price[:9] + [0.5] * 11}, "price")
+    first = from_table({"km": [1, 2] * 10, "kind": ["a", "b"] * 10}, "kind").encoder
+    assert isinstance(first, TableEncoder)
+    encoder = TableEncoder(target="price", class_names=("0.5", "1.5"), columns=first.columns)
+    with pytest.warns(UserWarning, match="quantities"):  # a small delivery of known classes
+        from_table({"km": [1, 2], "price": [0.5, 1.5]}, "price", encoder=encoder, test_share=0)
+
+
 def test_rows_can_keep_their_order(tmp_path: Path) -> None:
     (tmp_path / "rides.csv").write_text(as_csv(RIDES))
     text = f"{tmp_path / 'rides.csv'},target=kind,features=km,standardise=no,test_share=0"
@@ -291,3 +363,28 @@ def test_later_rows_keep_the_labels_and_the_scale_of_earlier_ones() -> None:
     pictures = ImageEncoder(class_names=("cat", "dog"), height=8, width=8)
     with pytest.raises(ValueError, match="ImageEncoder"):
         from_table(later, "kind", encoder=pictures)
+
+
+def test_categories_that_are_mostly_unknown_produce_a_warning() -> None:
+    rows = {"city": ["Oslo", "Rome"] * 10, "kind": ["bus", "car"] * 10}
+    encoder = from_table(rows, "kind", missing="impute").encoder
+    assert encoder is not None
+    shouted = {**rows, "city": ["OSLO"] * 11 + ["Rome"] * 9}
+    with pytest.warns(UserWarning, match=r"'city'.*55%.*'OSLO'"):
+        encoder.encode(shouted)
+    with pytest.warns(UserWarning, match="'city'"):
+        from_table(shouted, "kind", encoder=encoder)
+    for city in (
+        ["OSLO"] * 10 + ["Rome"] * 10,  # no more than half
+        ["OSLO"] * 19,  # too few rows to tell
+        [""] * 20,  # missing, not unknown
+    ):
+        encoder.encode({"city": city})  # a warning would be an error
+
+
+def test_a_value_that_is_no_number_is_reported_with_its_place() -> None:
+    encoder = from_table({"km": [1, 2] * 10, "kind": ["a", "b"] * 10}, "kind").encoder
+    assert encoder is not None
+    for wrong in ("abc", "inf"):
+        with pytest.raises(ValueError, match=f"'km', row 2: .*{wrong}"):
+            encoder.encode({"km": [1, wrong, 2]})

@@ -88,6 +88,8 @@ def test_splits_that_are_impossible_are_refused() -> None:
         batches.validation(0.1)
     with pytest.raises(ValueError, match="between 0 and 1"):
         stream_of().validation(1.0)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        stream_of().validation("0.5")
     with pytest.raises(ValueError, match="task 1 to test"):
         stream_of(patients=1).validation(0.5)
     with pytest.raises(ValueError, match="3 values for 120"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -192,7 +193,12 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
             raise ValueError(f"the scale of column {self.name!r} is {self.scale}")
 
     def encode(self, values: Sequence[Any]) -> Floats:
-        numbers = np.array([_number(value) for value in values], dtype=np.float64)
+        numbers = np.empty(len(values))
+        for row, value in enumerate(values):
+            try:
+                numbers[row] = _number(value)
+            except ValueError as error:
+                raise ValueError(f"column {self.name!r}, row {row + 1}: {error}") from None
         gaps = np.isnan(numbers)
         if gaps.any() and not self.impute:
             raise ValueError(_missing_values(self.name, gaps))
@@ -222,6 +228,13 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
                 if spelling in places:
                     encoded[row, places[spelling]] = 1.0
                     break
+        unknown = ~gaps & ~encoded.any(axis=1)
+        if len(texts) >= 20 and unknown.mean() > 0.5:
+            warnings.warn(
+                f"column {self.name!r} has unknown categories in {unknown.mean():.0%} of the rows, "
+                f"such as {texts[unknown.argmax()]!r}; they are encoded as zeros",
+                stacklevel=3,
+            )
         return encoded
 
 
@@ -318,7 +331,8 @@ def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
     what = "a missing value" if count == 1 else f"{count} missing values"
     return (
         f"column {name!r} has {what} (the first in row {first}); fill them in, or create the "
-        "stream with missing='impute' from rows in which this column has gaps, too"
+        "stream with missing='impute', which allows gaps in columns that have some in its training "
+        "rows"
     )
 
 

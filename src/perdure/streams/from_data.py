@@ -14,6 +14,7 @@ from torch import Tensor
 
 from perdure.records import Samples
 from perdure.streams.augment import Scale
+from perdure.streams.checks import check_choices, is_list
 from perdure.streams.holdout import as_ids
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes
@@ -86,6 +87,7 @@ def from_tensors(
     >>> [len(task.samples().labels) for task in stream.tasks], len(stream.tests), stream.classes
     ([3, 3], 2, 4)
     """
+    check_choices((True, False), drop_last=drop_last, shuffle=shuffle)
     train = check_samples("training", (inputs, labels), classes=classes)
     if classes is None:
         classes = int(train.labels.max()) + 1
@@ -313,6 +315,8 @@ def _task_rows(
     if tasks is not None and groups is not None:
         raise ValueError("give either tasks (rows) or groups (classes), not both")
     if groups is not None:
+        if not (is_list(groups) and all(map(is_list, groups))):
+            raise ValueError(f"groups is {groups!r}; expected a list of classes for each task")
         grouped = [c for group in groups for c in group]
         if len(set(grouped)) < len(grouped) or not all(0 <= c < classes for c in grouped):
             wrong = [c for c in grouped if grouped.count(c) > 1 or not 0 <= c < classes]
@@ -321,6 +325,11 @@ def _task_rows(
             )
         rows = [rows_of(labels, group) for group in groups]
     elif tasks is not None:
+        if not is_list(tasks):
+            raise ValueError(
+                f"tasks is {tasks!r}; expected a list of row numbers for each task, or use groups "
+                "for a list of classes for each task"
+            )
         rows = [_check_rows(task, len(labels)).to(labels.device) for task in tasks]
     else:
         return None
@@ -333,8 +342,10 @@ def _task_rows(
 
 
 def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
+    if not is_list(task):
+        raise ValueError(f"tasks has {task!r}; expected a list of row numbers for each task")
     rows = torch.as_tensor(task)
-    if not len(rows):
+    if rows.ndim and not len(rows):
         return rows
     if rows.ndim != 1 or rows.dtype == torch.bool or rows.is_floating_point():
         raise ValueError(

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from perdure.records import Samples
+from perdure.streams.checks import as_count, check_choices
 from perdure.streams.encoder import FORMATS, ImageEncoder
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, labels_of
@@ -82,13 +84,16 @@ def from_image_folder(
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder")
-    height, width = (size, size) if isinstance(size, int) else size
+    height, width = _height_and_width(size)
+    check_choices((True, False), grayscale=grayscale, drop_last=drop_last)
     by_folder = tasks == "folders"
+    if isinstance(tasks, str) and not by_folder:
+        raise ValueError(f"tasks is {tasks!r}; expected a number, lists of classes or 'folders'")
     divided = (root / "train").is_dir()
     train = _find(root / "train" if divided else root, by_folder)
     names = sorted({image.label for image in train})
     encoder = ImageEncoder(
-        class_names=tuple(names), height=height, width=width, grayscale=grayscale
+        class_names=tuple(names), height=height, width=width, grayscale=bool(grayscale)
     )
     labels = labels_of([image.label for image in train], names)
     if by_folder:
@@ -122,6 +127,15 @@ def from_image_folder(
         normalise=normalise,
         drop_last=drop_last,
     )
+
+
+def _height_and_width(size: Any) -> tuple[int, int]:
+    sides = tuple(size) if np.ndim(size) else (size, size)
+    if len(sides) != 2:
+        raise ValueError(
+            f"size is {size!r}; expected a number, or height and width (size=16x20 in a command)"
+        )
+    return as_count("size", sides[0]), as_count("size", sides[1])
 
 
 def _find(root: Path, by_folder: bool) -> list[_Image]:

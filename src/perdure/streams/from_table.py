@@ -11,6 +11,7 @@ import msgspec
 import torch
 
 from perdure.records import Samples
+from perdure.streams.checks import as_count, check_choices, is_list
 from perdure.streams.encoder import Encoder, TableEncoder, read_columns, texts_of
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained, labels_of
@@ -86,6 +87,13 @@ def from_table(
     >>> stream, stream.class_names
     (Stream('rides': 2 tasks, 2 classes, inputs [3], 2 tests), ('bike', 'car'))
     """
+    check_choices(("refuse", "impute"), missing=missing)
+    check_choices(("first task", "all tasks", "no"), standardise=standardise)
+    check_choices((True, False), drop_last=drop_last, shuffle=shuffle)
+    max_categories = as_count("max_categories", max_categories)
+    for argument, listed in {"features": features, "categorical": categorical}.items():
+        if listed is not None and not is_list(listed):
+            raise ValueError(f"{argument} is {listed!r}; expected a list of columns")
     if tasks is not None and chunks is not None:
         raise ValueError("give either tasks or chunks, not both")
     if test is not None and test_share is not None:
@@ -111,7 +119,7 @@ def from_table(
         raise ValueError("the table has no rows")
     texts = texts_of(columns[target], target)
     classes = _classes(texts, target, encoder)
-    _warn_of_numbers(classes, target)
+    _check_numbers(classes, target, 0 if encoder is None else len(encoder.class_names), n)
     labels = labels_of(texts, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
@@ -178,15 +186,22 @@ def _classes(texts: Sequence[str], target: str, encoder: TableEncoder | None) ->
         return known + sorted(found)
 
 
-def _warn_of_numbers(classes: Sequence[str], target: str) -> None:
-    """Warn if the classes look like the values of a quantity."""
+def _check_numbers(classes: Sequence[str], target: str, known: int, rows: int) -> None:
+    """Warn if the classes look like the values of a quantity.
+
+    Raises ValueError if they surely are: there are more values, besides the first `known` classes,
+    than half of the rows.
+    """
     try:
         fractions = sum(not float(name).is_integer() for name in classes)
     except ValueError:
         return
-    if fractions:
-        warnings.warn(
-            f"the target {target!r} has numbers with fractions, and each of its {len(classes)} "
-            "values becomes a class of its own; perdure does not predict quantities",
-            stacklevel=3,
-        )
+    if not fractions:
+        return
+    problem = (
+        f"the target {target!r} has numbers with fractions, and each of its {len(classes)} "
+        "values becomes a class of its own; perdure does not predict quantities"
+    )
+    if len(classes) - known > rows / 2:
+        raise ValueError(problem)
+    warnings.warn(problem, stacklevel=3)

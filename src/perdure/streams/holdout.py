@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +40,8 @@ def hold_out(
     >>> labels[mask].tolist()
     [0, 1]
     """
-    if not 0 < share < 1:
-        raise ValueError(f"the share to hold out is {share}; expected a number between 0 and 1")
+    if not isinstance(share, Real) or not 0 < share < 1:
+        raise ValueError(f"the share to hold out is {share!r}; expected a number between 0 and 1")
     draws = generator(seed, "hold out")
     chosen: set[int] = set()
     for ids, classes in zip(tasks, labels, strict=True):

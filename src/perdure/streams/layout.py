@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from perdure.records import Samples
+from perdure.streams.checks import as_count, is_list
 from perdure.streams.encoder import Encoder
 from perdure.streams.from_data import from_tensors
 from perdure.streams.holdout import hold_out
@@ -40,22 +41,24 @@ class Layout:
         """Tasks with the classes that the user lists, or that many tasks of successive classes.
 
         Raises:
-            ValueError: If there are too few classes, or one is unknown.
+            ValueError: If there are too few classes, one is unknown, or this is neither a number
+                nor lists of classes.
 
         >>> Layout.by_classes(2, ["ant", "bee", "cat"]).groups
         [[0, 1], [2]]
         """
         if tasks is None:
             return cls()
-        if isinstance(tasks, int):
-            if not 1 <= tasks <= len(classes):
-                raise ValueError(
-                    f"tasks is {tasks}; expected 1 to {len(classes)}, the number of classes"
-                )
-            groups = [part.tolist() for part in torch.arange(len(classes)).tensor_split(tasks)]
+        if isinstance(tasks, int) or not is_list(tasks):
+            parts = as_count("tasks", tasks, len(classes), "classes")
+            groups = [part.tolist() for part in torch.arange(len(classes)).tensor_split(parts)]
         else:
             groups = []
             for task in tasks:
+                if not is_list(task):
+                    raise ValueError(
+                        f"tasks has {task!r}; expected a list of classes for each task"
+                    )
                 for name in task:
                     if str(name) not in classes:
                         shown = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
@@ -78,8 +81,7 @@ class Layout:
     @classmethod
     def in_chunks(cls, chunks: int, n: int) -> Layout:
         """That many tasks of successive samples."""
-        if not 1 <= chunks <= n:
-            raise ValueError(f"chunks is {chunks}; expected 1 to {n}, the training samples")
+        chunks = as_count("chunks", chunks, n, "training samples")
         parts = torch.arange(n).tensor_split(chunks)
         return cls([f"part {number}" for number in range(1, chunks + 1)], rows=list(parts))
 
@@ -91,7 +93,7 @@ class Layout:
 
     def hold_out(self, labels: Tensor, ids: Tensor, share: float) -> list[Tensor]:
         """A share of every class of each task, as tests; an empty list if the share is 0."""
-        if not share:
+        if share == 0:
             return []
         parts = self.parts(labels)
         masks = hold_out([ids[part] for part in parts], [labels[part] for part in parts], share)
