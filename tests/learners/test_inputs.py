@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import UserDict
 from typing import Any
@@ -12,7 +13,21 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from perdure import ER, SGD, fit, from_batches, from_dataset, from_tensors
+from perdure import (
+    AGEM,
+    CLSER,
+    ER,
+    FDR,
+    GEM,
+    MER,
+    SGD,
+    ICaRL,
+    fit,
+    from_batches,
+    from_dataset,
+    from_tensors,
+)
+from perdure.state import as_bytes
 from perdure.testing import check_stream
 
 LABELS = torch.arange(12) % 3
@@ -236,8 +251,44 @@ def test_learning_without_gradients_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"memory_batch": 2.5}, {"memory_batch": 0}, {"memory_device": "gpu"}]
+    ("method", "wrong"),
+    [
+        (ER, {"memory_batch": 2.5}),
+        (ER, {"memory_batch": 0}),
+        (ER, {"memory_batch": "8"}),
+        (ER, {"memory_device": "gpu"}),
+        (ER, {"buffer_size": 6.0}),
+        (ER, {"buffer_size": True}),
+        (ER, {"augment": 3}),
+        (ER, {"normalise": "yes"}),
+        (ER, {"seed": "a"}),
+        (ER, {"seed": 1.5}),
+        (CLSER, {"consistency_weight": "1"}),
+        (CLSER, {"consistency_weight": None}),
+        (CLSER, {"stable_window": "a"}),
+        (CLSER, {"stable_decay": "a"}),
+        (CLSER, {"plastic_rate": "a"}),
+        (MER, {"beta": "1"}),
+        (AGEM, {"tasks": "2"}),
+    ],
 )
-def test_wrong_arguments_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        ER(Text(), buffer_size=6, **wrong)
+def test_wrong_arguments_are_refused(method: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", "[_ ]")):
+        method(Text(), **{"buffer_size": 6, **wrong})
+
+
+@pytest.mark.parametrize("method", [ER, CLSER, GEM, AGEM, FDR, ICaRL])
+def test_whole_numbers_of_numpy_are_accepted(method: Any) -> None:
+    numbers: dict[str, Any] = {"buffer_size": 6, "seed": 3}
+    if "memory_batch" in inspect.signature(method).parameters:
+        numbers["memory_batch"] = 2
+    if "tasks" in inspect.signature(method).parameters:
+        numbers["tasks"] = 2
+    learners = [
+        method(Text(), **{name: kind(number) for name, number in numbers.items()})
+        for kind in (int, np.int64)
+    ]
+    for learner in learners:
+        learner.observe(ENCODING, LABELS)
+        assert type(learner.memory.buffer_size) is int
+    assert as_bytes(learners[0].state_dict(), {}) == as_bytes(learners[1].state_dict(), {})

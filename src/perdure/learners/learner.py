@@ -24,13 +24,16 @@ from perdure.learners.checks import (
     Augment,
     InputSpec,
     Labels,
+    check_callable,
     check_inputs,
     check_labels,
     check_optimizer,
     check_size,
+    check_whole,
     describe,
     has_unscaled_images,
     norms_with_single_values,
+    plain_int,
     read_inputs,
     read_labels,
 )
@@ -153,6 +156,9 @@ class Learner(Undoable, ABC):
                     "and omit lr"
                 )
             check_optimizer(optimizer, list(network.parameters()))
+        check_callable("augment", augment)
+        check_callable("normalise", normalise)
+        seed = check_whole("seed", seed)
         self.network = training_mode(network)
         """The working network, which is trained in place."""
         self._parameters = parameters
@@ -320,11 +326,12 @@ class Learner(Undoable, ABC):
             ValueError: If the networks cannot grow; the learner is left unchanged.
         """
         now = find_head(self.network, self.head).classes
-        if not isinstance(classes, int) or classes < now:
+        number = plain_int(classes)
+        if not isinstance(number, int) or number < now:
             raise ValueError(f"classes is {classes!r}; expected a whole number, {now} or more")
-        if classes > now:
+        if number > now:
             outputs = None if self._input_spec is None else self._input_spec.classes
-            grow = partial(grow_heads, self, classes, outputs, *self._examples)
+            grow = partial(grow_heads, self, number, outputs, *self._examples)
             self._undo_on_failure(grow)
 
     def growth_for(self, labels: Tensor) -> int | None:
