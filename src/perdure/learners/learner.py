@@ -38,7 +38,7 @@ from perdure.learners.checks import (
     read_labels,
 )
 from perdure.learners.export import export
-from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
+from perdure.learners.growth import MAX_ADDED, check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.loaded import check_finite, check_loaded, check_optimizer_state
 from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range
@@ -342,10 +342,19 @@ class Learner(Undoable, ABC):
 
         Args:
             labels: Integer class labels [n].
+
+        Raises:
+            ValueError: If the labels would add more than 10,000 outputs at once.
         """
         if not self.grows or self._head is None or not len(labels):
             return None
         needed = int(labels.max()) + 1
+        if needed - self._head.classes > MAX_ADDED:
+            raise ValueError(
+                f"a label is {needed - 1} and the network has {self._head.classes} outputs; "
+                f"labels must be consecutive class numbers from 0 (call grow first if there "
+                "are so many classes)"
+            )
         return needed if needed > self._head.classes else None
 
     def per_class(self) -> list[Tensor]:
