@@ -143,6 +143,48 @@ def test_other_inputs_produce_no_warning(inputs: Tensor, normalise: Any) -> None
         SGD(convolution(), lr=1e-9, normalise=normalise).observe(inputs, LABELS[:6])
 
 
+def customers(rows: int = 32) -> Tensor:
+    """Columns age and income."""
+    draws = torch.Generator().manual_seed(0)
+    return torch.randn(rows, 2, generator=draws) * torch.tensor([10, 5e3]) + torch.tensor([45, 2e4])
+
+
+@pytest.mark.parametrize("inputs", [customers(), customers(1), customers().double(), -customers()])
+def test_an_unscaled_table_produces_one_warning(inputs: Tensor) -> None:
+    learner = SGD(nn.Linear(2, 3), lr=1e-9)
+    labels = torch.arange(len(inputs)) % 3
+    with pytest.warns(UserWarning, match="standardise"):
+        learner.observe(inputs, labels)
+    learner.observe(inputs, labels)  # a warning would be an error here
+
+
+def standardised_with_an_outlier() -> Tensor:
+    """The first rows of 10,000, one of which is very large."""
+    draws = torch.Generator().manual_seed(0)
+    column = torch.randn(10_000, 1, generator=draws)
+    column[5] = 1e6
+    return ((column - column.mean()) / column.std())[:32].repeat(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "network", "normalise"),
+    [
+        (standardised_with_an_outlier(), nn.Linear(2, 3), None),
+        (torch.arange(64.0).view(32, 2), nn.Linear(2, 3), None),  # counts
+        (torch.eye(2).repeat(16, 1), nn.Linear(2, 3), None),
+        (customers(), nn.Linear(2, 3), lambda x: x / 20_000),
+        (customers(), nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3)), None),
+        (customers().long(), nn.Linear(2, 3), lambda x: x / 20_000),
+    ],
+)
+def test_tables_of_usual_scale_produce_no_warning(
+    inputs: Tensor, network: nn.Module, normalise: Any
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SGD(network, lr=1e-9, normalise=normalise).observe(inputs, torch.arange(32) % 3)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int64])
 def test_arrays_equal_tensors(dtype: Any) -> None:
     array = np.arange(24).reshape(6, 4).astype(dtype)

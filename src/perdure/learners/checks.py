@@ -248,6 +248,21 @@ def has_unscaled_images(inputs: Inputs) -> bool:
     return False
 
 
+def is_unscaled_table(inputs: Inputs, network: nn.Module) -> bool:
+    """Return whether network inputs are rows of numbers with a column of large magnitude.
+
+    The mean magnitude of a batch is far below the limit for standardised columns, even with an
+    outlier. Networks that normalise their inputs first accept any magnitude.
+    """
+    if not (isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.is_floating_point()):
+        return False
+    layers = (module for module in network.modules() if not list(module.children()))
+    if isinstance(next(layers), _BatchNorm | nn.LayerNorm):
+        return False
+    means = inputs.abs().mean(dim=0, dtype=torch.float32)
+    return bool(((means > _LARGEST_PIXEL) & means.isfinite()).any())
+
+
 def _check_dense(what: str, tensor: Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_nested:
         raise ValueError(f"{what} are a sparse or nested tensor; expected a dense one")

@@ -32,6 +32,7 @@ from perdure.learners.checks import (
     check_whole,
     describe,
     has_unscaled_images,
+    is_unscaled_table,
     norms_with_single_values,
     plain_int,
     read_inputs,
@@ -385,6 +386,12 @@ class Learner(Undoable, ABC):
                 warnings.warn(
                     "the network receives floating-point images with values up to 255; pass uint8 "
                     "images, divide by 255, or pass normalise",
+                    stacklevel=2,
+                )
+            elif is_unscaled_table(inputs, self.network):
+                warnings.warn(
+                    "the network receives a table with a column of large values, from which it "
+                    "learns poorly; standardise the columns, or pass normalise",
                     stacklevel=2,
                 )
         return inputs, labels
