@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import UserDict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ from perdure import (
     from_dataset,
     from_tensors,
 )
+from perdure.records import Samples
 from perdure.state import as_bytes
 from perdure.testing import check_stream
 
@@ -235,6 +237,83 @@ def test_nested_tensors_are_refused() -> None:
 def test_a_scalar_among_the_inputs_is_refused() -> None:
     with pytest.raises(ValueError, match="scalar"):
         ER(Text(), buffer_size=6).observe({**ENCODING, "scale": torch.tensor(1.0)}, LABELS)
+
+
+@pytest.mark.parametrize("method", [SGD, ER, CLSER, GEM, ICaRL])
+def test_token_ids_out_of_range_are_refused(method: Any) -> None:
+    options = {} if method is SGD else {"buffer_size": 6}
+    learner = method(Text(), **options, **({"tasks": 2} if method is GEM else {}))
+    learner.observe(ENCODING, LABELS)
+    wrong = {**ENCODING, "input_ids": IDS + 10**6}
+    before = as_bytes(learner.state_dict(), {})
+    calls = [partial(learner.observe, wrong, LABELS), partial(learner.predict, wrong)]
+    if method is ICaRL:
+        calls.append(partial(learner.end_task, Samples(wrong, LABELS)))
+    for call in calls:
+        with pytest.raises(ValueError, match="index out of range") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, IndexError)
+        assert as_bytes(learner.state_dict(), {}) == before
+
+
+class Failing(nn.Linear):
+    """Raises an error if an input is above 1."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(4, 3)
+        self.error = error
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.max() > 1:
+            raise self.error
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        MemoryError(),
+        TimeoutError("by a signal"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate"),
+        RuntimeError("CUDA error: unspecified launch failure"),
+    ],
+)
+def test_errors_that_are_not_about_inputs_keep_their_type(error: BaseException) -> None:
+    learner = SGD(Failing(error))
+    inputs, labels = torch.rand(3, 4), torch.arange(3)
+    learner.observe(inputs, labels)
+    for call in (
+        partial(learner.observe, inputs + 1, labels),
+        partial(learner.predict, inputs + 1),
+    ):
+        with pytest.raises(type(error)) as caught:
+            call()
+        assert caught.value is error
+
+
+class OwnLoss(SGD):
+    def step(self, inputs: Any, labels: Tensor) -> None:
+        x, y = self.prepare(Samples(inputs, labels))
+        if len(y) < 12:
+            raise IndexError("in the loss")
+        self.optimizer_step(nn.functional.cross_entropy(self.logits(x), y))
+
+
+def test_errors_of_an_augmentation_or_a_loss_keep_their_type() -> None:
+    learner = OwnLoss(Text())
+    learner.observe(ENCODING, LABELS)
+    half = {name: values[:6] for name, values in ENCODING.items()}
+    with pytest.raises(IndexError, match="in the loss"):
+        learner.observe(half, LABELS[:6])
+
+    def augment(inputs: Any, draws: torch.Generator) -> Any:
+        learner.predictors()["working"]({**inputs, "input_ids": inputs["input_ids"] + 100})
+        return inputs
+
+    with pytest.raises(IndexError, match="out of range"):
+        SGD(Text(), augment=augment).observe(ENCODING, LABELS)
 
 
 def test_inputs_of_different_lengths_are_refused() -> None:

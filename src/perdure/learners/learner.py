@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -41,6 +42,7 @@ from perdure.learners.checks import (
 from perdure.learners.export import export
 from perdure.learners.growth import MAX_ADDED, check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.loaded import check_finite, check_loaded, check_optimizer_state
+from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
@@ -53,6 +55,12 @@ from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generato
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
+
+_INPUT_ERRORS = (LookupError, IndexError, KeyError, RuntimeError, AssertionError)
+"""Errors that a network may raise about its inputs. Subclasses, such as those of a full memory or
+a failed device, have other causes."""
+_OTHER_CAUSES = ("memory", "alloc", "CUDA error", "_STATUS_")
+"""Words in the text of a RuntimeError that is not about inputs."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -274,8 +282,9 @@ class Learner(Undoable, ABC):
             self._global_random = global_state(self.device)
             set_global_state(outside, self.device)
             self._snapshot.commit()
-        except BaseException:
+        except BaseException as error:
             self._snapshot.restore()
+            _explain(error)
             raise
 
     def check_progress(self) -> None:
@@ -580,7 +589,11 @@ class Learner(Undoable, ABC):
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
-        return next(iter(self.predictors().values()))(self._on_device(inputs))
+        try:
+            return next(iter(self.predictors().values()))(self._on_device(inputs))
+        except Exception as error:
+            _explain(error)
+            raise
 
     @exclusive
     def export(self, path: str | Path, example: Inputs) -> None:
@@ -776,3 +789,18 @@ class Learner(Undoable, ABC):
             self.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _explain(error: BaseException) -> None:
+    """Raise ValueError if a network raised this error about its inputs.
+
+    Reads the traceback, so that a step without an error costs nothing.
+    """
+    if type(error) not in _INPUT_ERRORS or any(word in str(error) for word in _OTHER_CAUSES):
+        return
+    for frame, _ in walk_tb(error.__traceback__):
+        if frame.f_code is Learner.prepare.__code__:  # an error of `augment` or `normalise`
+            return
+        if frame.f_code in (call.__code__, MultiBatchForward.__call__.__code__):
+            text = str(error) or type(error).__name__
+            raise ValueError(f"the network does not accept these inputs: {text}") from error
