@@ -13,6 +13,7 @@ from torch.nn.utils import parametrizations
 
 from perdure import fit, from_batches
 from perdure.learners import CLSER, DER, DERPP, ER, FDR, SGD, ICaRL, Learner
+from perdure.learners.growth import MAX_ADDED
 from perdure.records import Samples
 from perdure.training.loop import Interrupted, Run, train
 
@@ -262,6 +263,25 @@ def test_labels_are_rejected_unless_the_learner_grows() -> None:
     assert [growing.growth_for(torch.arange(n)) for n in (0, 3, 4)] == [None, None, 4]
     growing.observe(*samples(0, 3)[:2], check=False)
     assert growing.predict_proba(samples(0).inputs).shape[1] == 4
+
+
+@pytest.mark.parametrize("label", [10**6, 10**12, 2**63 - 1])
+def test_labels_that_are_no_class_numbers_are_rejected(label: int) -> None:
+    learner = ER(network(), buffer_size=20, grow=True)
+    observe(learner, 0, 1)
+    batch, labels, _ = samples(0, 1)
+    labels[-1] = label
+    unchanged(learner, lambda: learner.observe(batch, labels), "consecutive")
+    unchanged(learner, lambda: fit(learner, [(batch, labels)]), "consecutive")
+
+
+def test_only_labels_are_limited_in_the_classes_they_add() -> None:
+    learner = ER(network(), buffer_size=20, grow=True)
+    assert learner.growth_for(torch.tensor([3 + MAX_ADDED - 1])) == 3 + MAX_ADDED
+    with pytest.raises(ValueError, match="consecutive"):
+        learner.growth_for(torch.tensor([3 + MAX_ADDED]))
+    learner.grow(3 + MAX_ADDED + 1)
+    assert learner.growth_for(torch.tensor([3 + MAX_ADDED])) is None
 
 
 def test_states_of_other_networks_are_rejected() -> None:

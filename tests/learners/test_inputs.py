@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
 from collections import UserDict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
-from perdure import ER, SGD, fit, from_batches, from_dataset, from_tensors
+from perdure import (
+    AGEM,
+    CLSER,
+    ER,
+    FDR,
+    GEM,
+    MER,
+    SGD,
+    ICaRL,
+    fit,
+    from_batches,
+    from_dataset,
+    from_tensors,
+)
+from perdure.records import Samples
+from perdure.state import as_bytes
 from perdure.testing import check_stream
 
 LABELS = torch.arange(12) % 3
@@ -128,6 +145,48 @@ def test_other_inputs_produce_no_warning(inputs: Tensor, normalise: Any) -> None
         SGD(convolution(), lr=1e-9, normalise=normalise).observe(inputs, LABELS[:6])
 
 
+def customers(rows: int = 32) -> Tensor:
+    """Columns age and income."""
+    draws = torch.Generator().manual_seed(0)
+    return torch.randn(rows, 2, generator=draws) * torch.tensor([10, 5e3]) + torch.tensor([45, 2e4])
+
+
+@pytest.mark.parametrize("inputs", [customers(), customers(1), customers().double(), -customers()])
+def test_an_unscaled_table_produces_one_warning(inputs: Tensor) -> None:
+    learner = SGD(nn.Linear(2, 3), lr=1e-9)
+    labels = torch.arange(len(inputs)) % 3
+    with pytest.warns(UserWarning, match="standardise"):
+        learner.observe(inputs, labels)
+    learner.observe(inputs, labels)  # a warning would be an error here
+
+
+def standardised_with_an_outlier() -> Tensor:
+    """The first rows of 10,000, one of which is very large."""
+    draws = torch.Generator().manual_seed(0)
+    column = torch.randn(10_000, 1, generator=draws)
+    column[5] = 1e6
+    return ((column - column.mean()) / column.std())[:32].repeat(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "network", "normalise"),
+    [
+        (standardised_with_an_outlier(), nn.Linear(2, 3), None),
+        (torch.arange(64.0).view(32, 2), nn.Linear(2, 3), None),  # counts
+        (torch.eye(2).repeat(16, 1), nn.Linear(2, 3), None),
+        (customers(), nn.Linear(2, 3), lambda x: x / 20_000),
+        (customers(), nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 3)), None),
+        (customers().long(), nn.Linear(2, 3), lambda x: x / 20_000),
+    ],
+)
+def test_tables_of_usual_scale_produce_no_warning(
+    inputs: Tensor, network: nn.Module, normalise: Any
+) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SGD(network, lr=1e-9, normalise=normalise).observe(inputs, torch.arange(32) % 3)
+
+
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int64])
 def test_arrays_equal_tensors(dtype: Any) -> None:
     array = np.arange(24).reshape(6, 4).astype(dtype)
@@ -178,6 +237,83 @@ def test_nested_tensors_are_refused() -> None:
 def test_a_scalar_among_the_inputs_is_refused() -> None:
     with pytest.raises(ValueError, match="scalar"):
         ER(Text(), buffer_size=6).observe({**ENCODING, "scale": torch.tensor(1.0)}, LABELS)
+
+
+@pytest.mark.parametrize("method", [SGD, ER, CLSER, GEM, ICaRL])
+def test_token_ids_out_of_range_are_refused(method: Any) -> None:
+    options = {} if method is SGD else {"buffer_size": 6}
+    learner = method(Text(), **options, **({"tasks": 2} if method is GEM else {}))
+    learner.observe(ENCODING, LABELS)
+    wrong = {**ENCODING, "input_ids": IDS + 10**6}
+    before = as_bytes(learner.state_dict(), {})
+    calls = [partial(learner.observe, wrong, LABELS), partial(learner.predict, wrong)]
+    if method is ICaRL:
+        calls.append(partial(learner.end_task, Samples(wrong, LABELS)))
+    for call in calls:
+        with pytest.raises(ValueError, match="index out of range") as caught:
+            call()
+        assert isinstance(caught.value.__cause__, IndexError)
+        assert as_bytes(learner.state_dict(), {}) == before
+
+
+class Failing(nn.Linear):
+    """Raises an error if an input is above 1."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(4, 3)
+        self.error = error
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.max() > 1:
+            raise self.error
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        KeyboardInterrupt(),
+        MemoryError(),
+        TimeoutError("by a signal"),
+        torch.OutOfMemoryError("CUDA out of memory"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate"),
+        RuntimeError("CUDA error: unspecified launch failure"),
+    ],
+)
+def test_errors_that_are_not_about_inputs_keep_their_type(error: BaseException) -> None:
+    learner = SGD(Failing(error))
+    inputs, labels = torch.rand(3, 4), torch.arange(3)
+    learner.observe(inputs, labels)
+    for call in (
+        partial(learner.observe, inputs + 1, labels),
+        partial(learner.predict, inputs + 1),
+    ):
+        with pytest.raises(type(error)) as caught:
+            call()
+        assert caught.value is error
+
+
+class OwnLoss(SGD):
+    def step(self, inputs: Any, labels: Tensor) -> None:
+        x, y = self.prepare(Samples(inputs, labels))
+        if len(y) < 12:
+            raise IndexError("in the loss")
+        self.optimizer_step(nn.functional.cross_entropy(self.logits(x), y))
+
+
+def test_errors_of_an_augmentation_or_a_loss_keep_their_type() -> None:
+    learner = OwnLoss(Text())
+    learner.observe(ENCODING, LABELS)
+    half = {name: values[:6] for name, values in ENCODING.items()}
+    with pytest.raises(IndexError, match="in the loss"):
+        learner.observe(half, LABELS[:6])
+
+    def augment(inputs: Any, draws: torch.Generator) -> Any:
+        learner.predictors()["working"]({**inputs, "input_ids": inputs["input_ids"] + 100})
+        return inputs
+
+    with pytest.raises(IndexError, match="out of range"):
+        SGD(Text(), augment=augment).observe(ENCODING, LABELS)
 
 
 def test_inputs_of_different_lengths_are_refused() -> None:
@@ -236,8 +372,44 @@ def test_learning_without_gradients_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"memory_batch": 2.5}, {"memory_batch": 0}, {"memory_device": "gpu"}]
+    ("method", "wrong"),
+    [
+        (ER, {"memory_batch": 2.5}),
+        (ER, {"memory_batch": 0}),
+        (ER, {"memory_batch": "8"}),
+        (ER, {"memory_device": "gpu"}),
+        (ER, {"buffer_size": 6.0}),
+        (ER, {"buffer_size": True}),
+        (ER, {"augment": 3}),
+        (ER, {"normalise": "yes"}),
+        (ER, {"seed": "a"}),
+        (ER, {"seed": 1.5}),
+        (CLSER, {"consistency_weight": "1"}),
+        (CLSER, {"consistency_weight": None}),
+        (CLSER, {"stable_window": "a"}),
+        (CLSER, {"stable_decay": "a"}),
+        (CLSER, {"plastic_rate": "a"}),
+        (MER, {"beta": "1"}),
+        (AGEM, {"tasks": "2"}),
+    ],
 )
-def test_wrong_arguments_are_refused(wrong: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        ER(Text(), buffer_size=6, **wrong)
+def test_wrong_arguments_are_refused(method: Any, wrong: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong)).replace("_", "[_ ]")):
+        method(Text(), **{"buffer_size": 6, **wrong})
+
+
+@pytest.mark.parametrize("method", [ER, CLSER, GEM, AGEM, FDR, ICaRL])
+def test_whole_numbers_of_numpy_are_accepted(method: Any) -> None:
+    numbers: dict[str, Any] = {"buffer_size": 6, "seed": 3}
+    if "memory_batch" in inspect.signature(method).parameters:
+        numbers["memory_batch"] = 2
+    if "tasks" in inspect.signature(method).parameters:
+        numbers["tasks"] = 2
+    learners = [
+        method(Text(), **{name: kind(number) for name, number in numbers.items()})
+        for kind in (int, np.int64)
+    ]
+    for learner in learners:
+        learner.observe(ENCODING, LABELS)
+        assert type(learner.memory.buffer_size) is int
+    assert as_bytes(learners[0].state_dict(), {}) == as_bytes(learners[1].state_dict(), {})

@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 from fractions import Fraction
 from itertools import accumulate
+from typing import Any
 
 import pytest
 import torch
@@ -197,8 +198,8 @@ def test_window_keeps_its_share_whatever_the_length(steps: int) -> None:
     assert 0.6 < value(memory.network) < 0.7
 
 
-@pytest.mark.parametrize("window", [0.0, -0.1, math.nan, 1.1])
-def test_invalid_window_is_rejected(window: float) -> None:
+@pytest.mark.parametrize("window", [0.0, -0.1, math.nan, 1.1, "a"])
+def test_invalid_window_is_rejected(window: Any) -> None:
     with pytest.raises(ValueError, match="it window is"):
         memory_at(line(0.0), 0.0, window=window)
 
@@ -273,13 +274,13 @@ def test_resumed_memory_continues_identically(window: float | None) -> None:
         assert value(one.network) == value(other.network)
 
 
-@pytest.mark.parametrize("decay", [1.0, -0.1, math.nan, 2.0])
-def test_invalid_decay_is_rejected(decay: float) -> None:
+@pytest.mark.parametrize("decay", [1.0, -0.1, math.nan, 2.0, "0.5", None])
+def test_invalid_decay_is_rejected(decay: Any) -> None:
     with pytest.raises(ValueError, match="stable decay is"):
         SemanticMemory(line(0.0), decay=decay, rate=0.5, name="stable")
 
 
-@pytest.mark.parametrize("rate", [0.0, -0.1, math.nan, 1.01])
-def test_invalid_rate_is_rejected(rate: float) -> None:
+@pytest.mark.parametrize("rate", [0.0, -0.1, math.nan, 1.01, "0.5", None])
+def test_invalid_rate_is_rejected(rate: Any) -> None:
     with pytest.raises(ValueError, match="plastic rate is"):
         SemanticMemory(line(0.0), decay=0.5, rate=rate, name="plastic")

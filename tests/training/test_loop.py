@@ -539,12 +539,31 @@ def test_training_stops_if_the_learning_rate_is_too_high() -> None:
         train([run])
 
 
-@pytest.mark.parametrize("value", [0, -1])
-def test_runs_without_batches_or_epochs_are_refused(value: int) -> None:
-    with pytest.raises(ValueError, match=f"batch is {value}; expected 1 or more"):
+@pytest.mark.parametrize("value", [0, -1, 1.5, "3"])
+def test_runs_without_batches_or_epochs_are_refused(value: Any) -> None:
+    with pytest.raises(ValueError, match=f"batch is {value!r}; .* 1 or more"):
         toy.run(batch=value)
-    with pytest.raises(ValueError, match=f"epochs is {value}; expected 1 or more"):
+    with pytest.raises(ValueError, match=f"epochs is {value!r}; .* 1 or more"):
         toy.run(epochs=value)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"epochs": 1.5}, {"seed": "a"}, {"max_steps": "5"}, {"prequential": "5"}]
+)
+@pytest.mark.parametrize("data", [toy.split(), [(torch.rand(4, 1, 4, 4), torch.arange(4))]])
+def test_fit_refuses_arguments_that_are_not_whole_numbers(data: Any, wrong: Any) -> None:
+    with pytest.raises(ValueError, match=next(iter(wrong))):
+        fit(toy.learner("er"), data, **wrong)
+
+
+def test_a_network_instead_of_a_learner_is_refused() -> None:
+    network: Any = toy.network()
+    with pytest.raises(ValueError, match="learner"):
+        fit(network, toy.split())
+    with pytest.raises(ValueError, match="learner"):
+        fit(network, [(torch.rand(4, 1, 4, 4), torch.arange(4))])
+    with pytest.raises(ValueError, match="learner"):
+        Run(network, toy.split())
 
 
 def test_streams_of_different_lengths_cannot_be_trained_together() -> None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,18 +33,46 @@ _LARGEST_SCALED = 16
 """Standardised images have smaller values than this."""
 
 
-def check_counts(**values: int) -> None:
-    """Raise ValueError unless all arguments are whole numbers, at least 1."""
-    for name, value in values.items():
-        if not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value}; expected a whole number, 1 or more")
+def plain_int(value: Any) -> Any:
+    """Return a whole number, also one of numpy or torch, as an int; other values as they are."""
+    try:
+        return value if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        return value
+
+
+def check_whole(name: str, value: Any) -> int:
+    """Return an argument as an int; ValueError unless it is a whole number."""
+    number = plain_int(value)
+    if not isinstance(number, int):
+        raise ValueError(f"{name} is {value!r}; expected a whole number")
+    return number
+
+
+def check_count(name: str, value: Any) -> int:
+    """Return an argument as an int; ValueError unless it is a whole number, at least 1."""
+    number = plain_int(value)
+    if not isinstance(number, int) or number < 1:
+        raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
+    return number
+
+
+def is_number(value: object) -> bool:
+    """Return whether an argument is a real number, also one of numpy."""
+    return isinstance(value, Real)
 
 
 def check_weights(**values: float) -> None:
-    """Raise ValueError unless all arguments are finite and not negative."""
+    """Raise ValueError unless all arguments are finite numbers that are not negative."""
     for name, value in values.items():
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{name} is {value}; expected a finite number, 0 or more")
+        if not (is_number(value) and 0 <= value < float("inf")):
+            raise ValueError(f"{name} is {value!r}; expected a finite number, 0 or more")
+
+
+def check_callable(name: str, value: object) -> None:
+    """Raise ValueError unless an optional argument is None or can be called."""
+    if value is not None and not callable(value):
+        raise ValueError(f"{name} is {value!r}; expected a function, or None")
 
 
 def check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
@@ -216,6 +246,21 @@ def has_unscaled_images(inputs: Inputs) -> bool:
             if low >= 0 and _LARGEST_SCALED < high <= _LARGEST_PIXEL:
                 return True
     return False
+
+
+def is_unscaled_table(inputs: Inputs, network: nn.Module) -> bool:
+    """Return whether network inputs are rows of numbers with a column of large magnitude.
+
+    The mean magnitude of a batch is far below the limit for standardised columns, even with an
+    outlier. Networks that normalise their inputs first accept any magnitude.
+    """
+    if not (isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.is_floating_point()):
+        return False
+    layers = (module for module in network.modules() if not list(module.children()))
+    if isinstance(next(layers), _BatchNorm | nn.LayerNorm):
+        return False
+    means = inputs.abs().mean(dim=0, dtype=torch.float32)
+    return bool(((means > _LARGEST_PIXEL) & means.isfinite()).any())
 
 
 def _check_dense(what: str, tensor: Tensor) -> None:

@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from perdure.learners.learner import Learner
 
 
+MAX_ADDED = 10_000
+"""Most classes that the labels of a batch may add; more are probably not class numbers."""
+
+
 class Head(NamedTuple):
     """The classification head of a network."""
 

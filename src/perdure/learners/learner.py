@@ -14,6 +14,7 @@ from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from functools import partial, wraps
 from pathlib import Path
+from traceback import walk_tb
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
@@ -24,19 +25,24 @@ from perdure.learners.checks import (
     Augment,
     InputSpec,
     Labels,
+    check_callable,
     check_inputs,
     check_labels,
     check_optimizer,
     check_size,
+    check_whole,
     describe,
     has_unscaled_images,
+    is_unscaled_table,
     norms_with_single_values,
+    plain_int,
     read_inputs,
     read_labels,
 )
 from perdure.learners.export import export
-from perdure.learners.growth import check_outputs, find_head, grow_heads, grow_to_fit
+from perdure.learners.growth import MAX_ADDED, check_outputs, find_head, grow_heads, grow_to_fit
 from perdure.learners.loaded import check_finite, check_loaded, check_optimizer_state
+from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.optimizers import in_place_step
 from perdure.learners.predictor import Normalise, Predictor, unit_range
 from perdure.memory import EpisodicMemory
@@ -49,6 +55,12 @@ from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generato
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
+
+_INPUT_ERRORS = (LookupError, IndexError, KeyError, RuntimeError, AssertionError)
+"""Errors that a network may raise about its inputs. Subclasses, such as those of a full memory or
+a failed device, have other causes."""
+_OTHER_CAUSES = ("memory", "alloc", "CUDA error", "_STATUS_")
+"""Words in the text of a RuntimeError that is not about inputs."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -160,6 +172,9 @@ class Learner(Undoable, ABC):
                     "and omit lr"
                 )
             check_optimizer(optimizer, list(network.parameters()))
+        check_callable("augment", augment)
+        check_callable("normalise", normalise)
+        seed = check_whole("seed", seed)
         self.network = training_mode(network)
         """The working network, which is trained in place."""
         self._parameters = parameters
@@ -274,8 +289,9 @@ class Learner(Undoable, ABC):
             self._global_random = global_state(self.device)
             set_global_state(outside, self.device)
             self._snapshot.commit()
-        except BaseException:
+        except BaseException as error:
             self._snapshot.restore()
+            _explain(error)
             raise
 
     def check_progress(self) -> None:
@@ -327,11 +343,12 @@ class Learner(Undoable, ABC):
             ValueError: If the networks cannot grow; the learner is left unchanged.
         """
         now = find_head(self.network, self.head).classes
-        if not isinstance(classes, int) or classes < now:
+        number = plain_int(classes)
+        if not isinstance(number, int) or number < now:
             raise ValueError(f"classes is {classes!r}; expected a whole number, {now} or more")
-        if classes > now:
+        if number > now:
             outputs = None if self._input_spec is None else self._input_spec.classes
-            grow = partial(grow_heads, self, classes, outputs, *self._examples)
+            grow = partial(grow_heads, self, number, outputs, *self._examples)
             self._undo_on_failure(grow)
 
     def growth_for(self, labels: Tensor) -> int | None:
@@ -342,10 +359,19 @@ class Learner(Undoable, ABC):
 
         Args:
             labels: Integer class labels [n].
+
+        Raises:
+            ValueError: If the labels would add more than 10,000 outputs at once.
         """
         if not self.grows or self._head is None or not len(labels):
             return None
         needed = int(labels.max()) + 1
+        if needed - self._head.classes > MAX_ADDED:
+            raise ValueError(
+                f"a label is {needed - 1} and the network has {self._head.classes} outputs; "
+                f"labels must be consecutive class numbers from 0 (call grow first if there "
+                "are so many classes)"
+            )
         return needed if needed > self._head.classes else None
 
     def per_class(self) -> list[Tensor]:
@@ -376,6 +402,12 @@ class Learner(Undoable, ABC):
                 warnings.warn(
                     "the network receives floating-point images with values up to 255; pass uint8 "
                     "images, divide by 255, or pass normalise",
+                    stacklevel=2,
+                )
+            elif is_unscaled_table(inputs, self.network):
+                warnings.warn(
+                    "the network receives a table with a column of large values, from which it "
+                    "learns poorly; standardise the columns, or pass normalise",
                     stacklevel=2,
                 )
         return inputs, labels
@@ -564,7 +596,11 @@ class Learner(Undoable, ABC):
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
-        return next(iter(self.predictors().values()))(self._on_device(inputs))
+        try:
+            return next(iter(self.predictors().values()))(self._on_device(inputs))
+        except Exception as error:
+            _explain(error)
+            raise
 
     @exclusive
     def export(self, path: str | Path, example: Inputs) -> None:
@@ -764,3 +800,18 @@ class Learner(Undoable, ABC):
             self.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"{path}: {error}") from error
+
+
+def _explain(error: BaseException) -> None:
+    """Raise ValueError if a network raised this error about its inputs.
+
+    Reads the traceback, so that a step without an error costs nothing.
+    """
+    if type(error) not in _INPUT_ERRORS or any(word in str(error) for word in _OTHER_CAUSES):
+        return
+    for frame, _ in walk_tb(error.__traceback__):
+        if frame.f_code is Learner.prepare.__code__:  # an error of `augment` or `normalise`
+            return
+        if frame.f_code in (call.__code__, MultiBatchForward.__call__.__code__):
+            text = str(error) or type(error).__name__
+            raise ValueError(f"the network does not accept these inputs: {text}") from error

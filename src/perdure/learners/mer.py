@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_counts
+from perdure.learners.checks import Augment, check_count, is_number
 from perdure.learners.predictor import Normalise
 from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir
@@ -92,13 +92,12 @@ class MER(ReplayLearner):
             memory_folder=memory_folder,
             seed=seed,
         )
-        check_counts(inner_steps=inner_steps)
         for name, rate in (("beta", beta), ("gamma", gamma)):
-            if not 0 < rate <= 1:
-                raise ValueError(f"{name} is {rate}; expected a number above 0, at most 1")
+            if not (is_number(rate) and 0 < rate <= 1):
+                raise ValueError(f"{name} is {rate!r}; expected a number above 0, at most 1")
         self.beta = beta
         self.gamma = gamma
-        self.inner_steps = inner_steps
+        self.inner_steps = check_count("inner_steps", inner_steps)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from numbers import Real
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
@@ -66,13 +67,13 @@ class SemanticMemory(Undoable):
         update: Update = "random",
         seed: int = 0,
     ) -> None:
-        if not 0 <= decay < 1:
-            raise ValueError(f"{name} decay is {decay}; expected a number from 0 to below 1")
-        if not 0 < rate <= 1:
-            raise ValueError(f"{name} rate is {rate}; expected a number above 0, at most 1")
-        if window is not None and not 0 < window <= 1:
+        if not (_is_number(decay) and 0 <= decay < 1):
+            raise ValueError(f"{name} decay is {decay!r}; expected a number from 0 to below 1")
+        if not (_is_number(rate) and 0 < rate <= 1):
+            raise ValueError(f"{name} rate is {rate!r}; expected a number above 0, at most 1")
+        if window is not None and not (_is_number(window) and 0 < window <= 1):
             raise ValueError(
-                f"{name} window is {window}; expected a number above 0, at most 1, or None"
+                f"{name} window is {window!r}; expected a number above 0, at most 1, or None"
             )
         if update not in get_args(Update):
             raise ValueError(f"update is {update!r}; expected {' or '.join(get_args(Update))}")
@@ -187,3 +188,7 @@ class SemanticMemory(Undoable):
     def _parts(self) -> dict[str, object]:
         counted = {} if self.window is None else {"updates": self.updates}
         return {"draws": self.draws, **counted}
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, Real)

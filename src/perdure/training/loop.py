@@ -15,6 +15,7 @@ from perdure.evaluation import Accuracies, Prequential, accuracies
 from perdure.evaluation.accuracy import ScoreFunction, count_rows
 from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
+from perdure.learners.checks import check_count, check_whole
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
@@ -86,9 +87,10 @@ class Run:
             samples of the sliding window.
 
     Raises:
-        ValueError: If `batch`, `epochs` or the window is below 1, if the method needs task
-            boundaries and the stream has none, if the number of classes is unknown and the learner
-            does not grow, or if frozen parameters of the learner have been unfrozen.
+        ValueError: If `learner` is no learner, if `batch`, `epochs` or the window is not a whole
+            number or below 1, if the method needs task boundaries and the stream has none, if the
+            number of classes is unknown and the learner does not grow, or if frozen parameters of
+            the learner have been unfrozen.
     """
 
     learner: Learner
@@ -106,9 +108,10 @@ class Run:
     """Why training ended early, if it did."""
 
     def __post_init__(self) -> None:
-        for name, value in (("batch", self.batch), ("epochs", self.epochs)):
-            if value < 1:
-                raise ValueError(f"{name} is {value}; expected 1 or more")
+        _check_learner(self.learner)
+        self.batch = check_count("batch", self.batch)
+        self.epochs = check_count("epochs", self.epochs)
+        self.seed = check_whole("seed", self.seed)
         if self.learner.needs_boundaries and not self.stream.boundaries:
             raise ValueError(
                 f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
@@ -127,7 +130,8 @@ class Run:
         self.predicted: Prequential | None = None
         """Outcomes of the predictions made before learning, if `prequential` is set."""
         if self.prequential is not False:
-            window = WINDOW if self.prequential is True else self.prequential
+            given = WINDOW if self.prequential is True else self.prequential
+            window = check_whole("prequential", given)
             self.predicted = Prequential(window, self.learner.device)
 
     def state_dict(self) -> State:
@@ -297,7 +301,7 @@ def fit(
 
     Raises:
         ValueError: If the data does not fit the learner, `batch` is given for an iterable, or
-            `max_steps` or the window is below 1.
+            a number is not whole or below 1.
         TrainingError: If the loss becomes infinite or NaN.
 
     >>> import torch
@@ -317,8 +321,10 @@ def fit(
     >>> record.prequential.samples, 0 <= record.prequential.accuracy <= 100
     (64, True)
     """
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"max_steps is {max_steps}; expected 1 or more")
+    _check_learner(learner)
+    epochs = check_count("epochs", epochs)
+    if max_steps is not None:
+        max_steps = check_count("max_steps", max_steps)
     if isinstance(data, Stream):
         check_network(learner, data)
         batch = DEFAULT_BATCH if batch is None else batch
@@ -340,6 +346,14 @@ def fit(
         max_steps=max_steps,
         initial_evaluation=initial_evaluation,
     )[0]
+
+
+def _check_learner(learner: object) -> None:
+    if not isinstance(learner, Learner):
+        raise ValueError(
+            f"learner is of type {type(learner).__name__}; expected a learner, such as "
+            "perdure.CLSER(network, buffer_size=500)"
+        )
 
 
 def check_network(learner: Learner, stream: Stream, sample: Inputs | None = None) -> None:
