@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_count, plain_int
+from perdure.arguments import as_count
+from perdure.learners.checks import Augment
 from perdure.learners.gem import ProjectedGradient
 from perdure.learners.predictor import Normalise
 from perdure.memory import Storage, TaskBuffer
@@ -76,14 +77,14 @@ class AGEM(ProjectedGradient):
             seed=seed,
         )
         self.memory = TaskBuffer(
-            plain_int(buffer_size),
-            tasks=check_count("tasks", tasks),
+            buffer_size,
+            tasks=as_count("tasks", tasks),
             buffer_bytes=buffer_bytes,
             seed=seed,
             device=self.device,
             storage=Storage(memory_device, memory_folder),
         )
-        self.memory_batch = check_count("memory_batch", memory_batch)
+        self.memory_batch = as_count("memory_batch", memory_batch)
 
     def reference(self) -> Tensor | None:
         """Return g_ref, the gradient on one batch drawn from all past tasks."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from numbers import Real
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,48 +29,6 @@ _INPUTS = (*_FLOATS, *_LABELS, torch.bool)
 _LARGEST_PIXEL = 255
 _LARGEST_SCALED = 16
 """Standardised images have smaller values than this."""
-
-
-def plain_int(value: Any) -> Any:
-    """Return a whole number, also one of numpy or torch, as an int; other values as they are."""
-    try:
-        return value if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        return value
-
-
-def check_whole(name: str, value: Any) -> int:
-    """Return an argument as an int; ValueError unless it is a whole number."""
-    number = plain_int(value)
-    if not isinstance(number, int):
-        raise ValueError(f"{name} is {value!r}; expected a whole number")
-    return number
-
-
-def check_count(name: str, value: Any) -> int:
-    """Return an argument as an int; ValueError unless it is a whole number, at least 1."""
-    number = plain_int(value)
-    if not isinstance(number, int) or number < 1:
-        raise ValueError(f"{name} is {value!r}; expected a whole number, 1 or more")
-    return number
-
-
-def is_number(value: object) -> bool:
-    """Return whether an argument is a real number, also one of numpy."""
-    return isinstance(value, Real)
-
-
-def check_weights(**values: float) -> None:
-    """Raise ValueError unless all arguments are finite numbers that are not negative."""
-    for name, value in values.items():
-        if not (is_number(value) and 0 <= value < float("inf")):
-            raise ValueError(f"{name} is {value!r}; expected a finite number, 0 or more")
-
-
-def check_callable(name: str, value: object) -> None:
-    """Raise ValueError unless an optional argument is None or can be called."""
-    if value is not None and not callable(value):
-        raise ValueError(f"{name} is {value!r}; expected a function, or None")
 
 
 def check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_weights
+from perdure.arguments import check_weights
+from perdure.learners.checks import Augment
 from perdure.learners.predictor import Normalise
 from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir

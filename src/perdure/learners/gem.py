@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_count, check_weights, plain_int
+from perdure.arguments import as_count, check_weights
+from perdure.learners.checks import Augment
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise
 from perdure.memory import Storage, TaskBuffer
@@ -160,8 +161,8 @@ class GEM(ProjectedGradient):
         )
         check_weights(gamma=gamma)
         self.memory = TaskBuffer(
-            plain_int(buffer_size),
-            tasks=check_count("tasks", tasks),
+            buffer_size,
+            tasks=as_count("tasks", tasks),
             buffer_bytes=buffer_bytes,
             seed=seed,
             device=self.device,

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_count
+from perdure.arguments import as_count
+from perdure.learners.checks import Augment
 from perdure.learners.gradient_similarity import (
     compare_gradients,
     compare_linear_layers,
@@ -97,8 +98,8 @@ class GSS(ReplayLearner):
             memory_folder=memory_folder,
             seed=seed,
         )
-        self.gss_batch = check_count("gss_batch", gss_batch)
-        self.inner_steps = check_count("inner_steps", inner_steps)
+        self.gss_batch = as_count("gss_batch", gss_batch)
+        self.inner_steps = as_count("inner_steps", inner_steps)
         self._linear = has_only_linear_layers(network)
 
     def create_memory(self, buffer_size: int | None, **options: Any) -> GradientBuffer:

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, InputSpec, check_weights, plain_int
+from perdure.arguments import check_weights
+from perdure.learners.checks import Augment, InputSpec
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier, Storage
@@ -92,7 +93,7 @@ class ICaRL(Learner):
             self.optimizer.param_groups[0]["weight_decay"] = weight_decay
             self._first_settings = get_state(self.optimizer)["groups"]
         self.memory = ExemplarSet(
-            plain_int(buffer_size),
+            buffer_size,
             buffer_bytes=buffer_bytes,
             seed=seed,
             device=self.device,

@@ -21,21 +21,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from perdure.arguments import as_whole, check_callable, plain_int
 from perdure.learners.checks import (
     Augment,
     InputSpec,
     Labels,
-    check_callable,
     check_inputs,
     check_labels,
     check_optimizer,
     check_size,
-    check_whole,
     describe,
     has_unscaled_images,
     is_unscaled_table,
     norms_with_single_values,
-    plain_int,
     read_inputs,
     read_labels,
 )
@@ -174,7 +172,7 @@ class Learner(Undoable, ABC):
             check_optimizer(optimizer, list(network.parameters()))
         check_callable("augment", augment)
         check_callable("normalise", normalise)
-        seed = check_whole("seed", seed)
+        seed = as_whole("seed", seed)
         self.network = training_mode(network)
         """The working network, which is trained in place."""
         self._parameters = parameters

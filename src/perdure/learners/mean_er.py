@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_weights
+from perdure.arguments import check_weights
+from perdure.learners.checks import Augment
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import SemanticMemory, Update

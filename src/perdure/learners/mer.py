@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_count, is_number
+from perdure.arguments import as_count, is_number
+from perdure.learners.checks import Augment
 from perdure.learners.predictor import Normalise
 from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir
@@ -97,7 +98,7 @@ class MER(ReplayLearner):
                 raise ValueError(f"{name} is {rate!r}; expected a number above 0, at most 1")
         self.beta = beta
         self.gamma = gamma
-        self.inner_steps = check_count("inner_steps", inner_steps)
+        self.inner_steps = as_count("inner_steps", inner_steps)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1.

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from perdure.learners.checks import Augment, check_count, plain_int
+from perdure.arguments import as_count
+from perdure.learners.checks import Augment
 from perdure.learners.learner import Learner
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.predictor import Normalise
@@ -65,9 +66,9 @@ class ReplayLearner(Learner):
             head=head,
             seed=seed,
         )
-        self.memory_batch = check_count("memory_batch", memory_batch)
+        self.memory_batch = as_count("memory_batch", memory_batch)
         self.memory = self.create_memory(
-            plain_int(buffer_size),
+            buffer_size,
             buffer_bytes=buffer_bytes,
             seed=seed,
             device=self.device,

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from perdure.arguments import is_whole, plain_int
 from perdure.files import memory_bytes
 from perdure.memory.storage import Storage
 from perdure.randomness import generator
@@ -64,8 +65,8 @@ class EpisodicMemory(Undoable):
     ) -> None:
         if (buffer_size is None) == (buffer_bytes is None):
             raise ValueError("give either buffer_size or buffer_bytes")
-        whole = isinstance(buffer_size, int) and not isinstance(buffer_size, bool)
-        if buffer_size is not None and not (whole and 1 <= buffer_size <= MAX_SIZE):
+        size = plain_int(buffer_size)
+        if buffer_size is not None and not (is_whole(size) and 1 <= size <= MAX_SIZE):
             raise ValueError(
                 f"buffer_size is {buffer_size!r}; expected a whole number, 1 or more (at most "
                 f"{MAX_SIZE})"
@@ -80,7 +81,7 @@ class EpisodicMemory(Undoable):
         # Has one extra row, `buffer_size`: samples that are not kept are written there.
         self._stored: Samples | None = None
         self._create_state(seed)
-        self._set_size(buffer_size or 0)
+        self._set_size(size or 0)
 
     def __repr__(self) -> str:
         if self.buffer_bytes is None:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from numbers import Real
 from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
+from perdure.arguments import is_number
 from perdure.kernels import has_triton
 from perdure.memory.frozen import copy_network, shared_names, training_mode
 from perdure.randomness import generator
@@ -67,11 +67,11 @@ class SemanticMemory(Undoable):
         update: Update = "random",
         seed: int = 0,
     ) -> None:
-        if not (_is_number(decay) and 0 <= decay < 1):
+        if not (is_number(decay) and 0 <= decay < 1):
             raise ValueError(f"{name} decay is {decay!r}; expected a number from 0 to below 1")
-        if not (_is_number(rate) and 0 < rate <= 1):
+        if not (is_number(rate) and 0 < rate <= 1):
             raise ValueError(f"{name} rate is {rate!r}; expected a number above 0, at most 1")
-        if window is not None and not (_is_number(window) and 0 < window <= 1):
+        if window is not None and not (is_number(window) and 0 < window <= 1):
             raise ValueError(
                 f"{name} window is {window!r}; expected a number above 0, at most 1, or None"
             )
@@ -188,7 +188,3 @@ class SemanticMemory(Undoable):
     def _parts(self) -> dict[str, object]:
         counted = {} if self.window is None else {"updates": self.updates}
         return {"draws": self.draws, **counted}
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real)

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from perdure.arguments import check_choices, is_list
 from perdure.records import Samples
 from perdure.streams.augment import Scale
-from perdure.streams.checks import check_choices, is_list
 from perdure.streams.holdout import as_ids
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes

@@ -9,8 +9,8 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from perdure.arguments import as_count, check_choices
 from perdure.records import Samples
-from perdure.streams.checks import as_count, check_choices
 from perdure.streams.encoder import FORMATS, ImageEncoder
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, labels_of

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from perdure.arguments import as_count, is_list
 from perdure.records import Samples
-from perdure.streams.checks import as_count, is_list
 from perdure.streams.encoder import Encoder
 from perdure.streams.from_data import from_tensors
 from perdure.streams.holdout import hold_out

@@ -11,11 +11,11 @@ from typing import NamedTuple, cast
 
 from torch import Tensor
 
+from perdure.arguments import as_count, as_whole
 from perdure.evaluation import Accuracies, Prequential, accuracies
 from perdure.evaluation.accuracy import ScoreFunction, count_rows
 from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
-from perdure.learners.checks import check_count, check_whole
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
@@ -109,9 +109,9 @@ class Run:
 
     def __post_init__(self) -> None:
         _check_learner(self.learner)
-        self.batch = check_count("batch", self.batch)
-        self.epochs = check_count("epochs", self.epochs)
-        self.seed = check_whole("seed", self.seed)
+        self.batch = as_count("batch", self.batch)
+        self.epochs = as_count("epochs", self.epochs)
+        self.seed = as_whole("seed", self.seed)
         if self.learner.needs_boundaries and not self.stream.boundaries:
             raise ValueError(
                 f"{type(self.learner).__name__} needs task boundaries, and {self.stream.name} has "
@@ -131,7 +131,7 @@ class Run:
         """Outcomes of the predictions made before learning, if `prequential` is set."""
         if self.prequential is not False:
             given = WINDOW if self.prequential is True else self.prequential
-            window = check_whole("prequential", given)
+            window = as_whole("prequential", given)
             self.predicted = Prequential(window, self.learner.device)
 
     def state_dict(self) -> State:
@@ -322,9 +322,9 @@ def fit(
     (64, True)
     """
     _check_learner(learner)
-    epochs = check_count("epochs", epochs)
+    epochs = as_count("epochs", epochs)
     if max_steps is not None:
-        max_steps = check_count("max_steps", max_steps)
+        max_steps = as_count("max_steps", max_steps)
     if isinstance(data, Stream):
         check_network(learner, data)
         batch = DEFAULT_BATCH if batch is None else batch
