@@ -278,6 +278,11 @@ def test_the_encoder_encodes_new_rows_as_the_stream_did(tmp_path: Path) -> None:
     for source in (rows, without_target, as_rows):
         torch.testing.assert_close(loaded.encode(source), expected, rtol=0, atol=0)
     assert loaded.decode(torch.tensor([1, 0])) == ["car", "bike"]
+    assert loaded.labels(["car", " bike", "car"]).tolist() == [1, 0, 1]
+    assert loaded.labels([]).dtype == torch.int64
+    for names in (["car", "ship"], ["car", None], "car"):
+        with pytest.raises(ValueError, match=r"ship|no value|list of names"):
+            loaded.labels(names)
     with pytest.raises(ValueError, match="km"):
         loaded.encode({"city": ["Rome"]})
     assert torch.equal(loaded.encode({"km": "1", "city": "Rome"}), expected[:1])  # a single row

@@ -19,6 +19,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
+from perdure.arguments import is_list
 from perdure.files import read_bytes, write_atomic
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
@@ -75,6 +76,24 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
                     f"label {number} has no name; the encoder knows {len(self.class_names)} classes"
                 )
         return [self.class_names[number] for number in numbers]
+
+    def labels(self, names: Iterable[Any]) -> Tensor:
+        """The labels [n] of classes given by name, the inverse of `decode`.
+
+        Args:
+            names: Names of classes, such as the target column of a table.
+
+        Raises:
+            ValueError: If the encoder does not know a name, or if one is missing.
+        """
+        if not is_list(names):
+            raise ValueError(f"names is {names!r}; expected a list of names")
+        numbers = {name: number for number, name in enumerate(self.class_names)}
+        found = texts_of(list(names), "names")
+        if unknown := [name for name in found if name not in numbers]:
+            known = ", ".join(self.class_names[:10]) + ", …" * (len(numbers) > 10)
+            raise ValueError(f"the encoder knows no class {unknown[0]!r}; it knows {known}")
+        return torch.tensor([numbers[name] for name in found], dtype=torch.int64)
 
     def save(self, path: str | Path) -> None:
         """Write the encoder to a JSON file.
