@@ -180,7 +180,7 @@ def _backend(options: ReproduceOptions, stack: ExitStack) -> tuple[str, int, Bac
     if options.address is not None:
         raise ValueError("--address names a Ray cluster; add --backend ray")
     device: str = execution.device
-    if device != "cuda":  # planning and showing results does not need the GPU
+    if device != "cuda":  # planning and showing results do not need the GPU
         device = choose_device(device, execution.precision, execution.engine)
     width = training.width(device)
     local = partial(run_tasks, workers=width, threads=execution.threads, retries=RETRIES)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from perdure.arguments import as_count
 from perdure.integrations import missing
 from perdure.integrations.online import MAX_VALUE, MakeLearner, MakeNetwork, OnlineClassifier
 
@@ -156,9 +157,7 @@ class ContinualClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _check(self, X: ArrayLike, y: ArrayLike, *, reset: bool) -> tuple[Any, Any]:
         for name in ("buffer_size", "batch_size", "epochs"):
-            value = getattr(self, name)
-            if not isinstance(value, int | np.integer) or value < 1:
-                raise ValueError(f"{name} is {value!r}; expected an integer of at least 1")
+            as_count(name, getattr(self, name))
         rows, labels = validate_data(self, X, y, dtype=np.float64, reset=reset)
         if np.abs(rows).max() > MAX_VALUE:
             raise ValueError(f"X has values beyond ±{MAX_VALUE:.3g}, the limit of single precision")

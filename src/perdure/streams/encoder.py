@@ -88,12 +88,7 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
         """
         if not is_list(names):
             raise ValueError(f"names is {names!r}; expected a list of names")
-        numbers = {name: number for number, name in enumerate(self.class_names)}
-        found = texts_of(list(names), "names")
-        if unknown := [name for name in found if name not in numbers]:
-            known = ", ".join(self.class_names[:10]) + ", …" * (len(numbers) > 10)
-            raise ValueError(f"the encoder knows no class {unknown[0]!r}; it knows {known}")
-        return torch.tensor([numbers[name] for name in found], dtype=torch.int64)
+        return labels_of(texts_of(list(names), "names"), self.class_names, "the encoder")
 
     def save(self, path: str | Path) -> None:
         """Write the encoder to a JSON file.
@@ -417,6 +412,22 @@ def texts_of(values: Sequence[Any], name: str) -> list[str]:
     if None in found:
         raise ValueError(f"column {name!r} has no value in row {found.index(None) + 1}")
     return [text for text in found if text is not None]
+
+
+def labels_of(
+    names: Sequence[str], classes: Sequence[str], where: str = "the training data"
+) -> Tensor:
+    """The labels of samples whose classes have these names; ValueError if one is unknown."""
+    numbers = {name: number for number, name in enumerate(classes)}
+    if unknown := [name for name in names if name not in numbers]:
+        known = first_names(classes)
+        raise ValueError(f"the class {unknown[0]!r} is not in {where}, which has {known}")
+    return torch.tensor([numbers[name] for name in names], dtype=torch.int64)
+
+
+def first_names(names: Sequence[str]) -> str:
+    """The first ten names, for messages."""
+    return ", ".join(names[:10]) + ", …" * (len(names) > 10)
 
 
 def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:

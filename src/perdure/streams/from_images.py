@@ -11,9 +11,9 @@ from torch import Tensor
 
 from perdure.arguments import as_count, check_choices
 from perdure.records import Samples
-from perdure.streams.encoder import FORMATS, ImageEncoder
+from perdure.streams.encoder import FORMATS, ImageEncoder, labels_of
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream, labels_of
+from perdure.streams.layout import TEST_SHARE, Layout, build_stream
 from perdure.streams.stream import Augment, Normaliser, Stream
 
 

@@ -12,9 +12,9 @@ import torch
 
 from perdure.arguments import as_count, check_choices, is_list
 from perdure.records import Samples
-from perdure.streams.encoder import Encoder, TableEncoder, read_columns, texts_of
+from perdure.streams.encoder import Encoder, TableEncoder, labels_of, read_columns, texts_of
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained, labels_of
+from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
 from perdure.streams.stream import Stream
 
 

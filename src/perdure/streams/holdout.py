@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
-from numbers import Real
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from perdure.arguments import is_number
 from perdure.randomness import generator
 
 
@@ -40,7 +40,7 @@ def hold_out(
     >>> labels[mask].tolist()
     [0, 1]
     """
-    if not isinstance(share, Real) or not 0 < share < 1:
+    if not (is_number(share) and 0 < share < 1):
         raise ValueError(f"the share to hold out is {share!r}; expected a number between 0 and 1")
     draws = generator(seed, "hold out")
     chosen: set[int] = set()

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from perdure.arguments import as_count, is_list
 from perdure.records import Samples
-from perdure.streams.encoder import Encoder
+from perdure.streams.encoder import Encoder, first_names
 from perdure.streams.from_data import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
@@ -61,8 +61,8 @@ class Layout:
                     )
                 for name in task:
                     if str(name) not in classes:
-                        shown = ", ".join(classes[:10]) + (", …" if len(classes) > 10 else "")
-                        raise ValueError(f"tasks has the class {name!r}; the data has {shown}")
+                        known = first_names(classes)
+                        raise ValueError(f"tasks has the class {name!r}; the data has {known}")
                 groups.append([classes.index(str(name)) for name in task])
         return cls([_listed([classes[label] for label in group]) for group in groups], groups)
 
@@ -98,16 +98,6 @@ class Layout:
         parts = self.parts(labels)
         masks = hold_out([ids[part] for part in parts], [labels[part] for part in parts], share)
         return [part[mask] for part, mask in zip(parts, masks, strict=True)]
-
-
-def labels_of(names: Sequence[str], classes: Sequence[str]) -> Tensor:
-    """The labels of samples whose classes have these names; ValueError if one is unknown."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    if unknown := sorted(set(names) - set(classes)):
-        raise ValueError(
-            f"a test sample has the class {unknown[0]!r}, which the training data lack"
-        )
-    return torch.tensor([numbers[name] for name in names])
 
 
 def is_trained(n: int, held_out: Sequence[Tensor]) -> Tensor:
