@@ -10,6 +10,7 @@ for bit.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -269,6 +270,22 @@ class _Layout:
         self.combine = {"parts": len(parts), "BLOCKS": _BLOCKS, "COLUMNS": _COLUMNS}
 
 
+class _Compilation:
+    """Replaces the context of a pass that compiles its kernels without launching them."""
+
+    def save_for_backward(self, *tensors: Tensor) -> None:
+        self.saved_tensors = tensors
+
+
+def _run(
+    ctx: object, kernel: Any, grid: tuple[int, ...], /, *arguments: object, **constants: object
+) -> None:
+    if isinstance(ctx, _Compilation):
+        kernel.warmup(*arguments, grid=grid, **constants)
+    else:
+        kernel[grid](*arguments, **constants)
+
+
 class _NormAddRelu(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -290,15 +307,19 @@ class _NormAddRelu(torch.autograd.Function):
         mean, scale = x.new_empty(layout.whole, dtype=torch.float32)
         y = torch.empty_like(x)
         ctx.flags = {"ADD": shortcut is not None, "RELU": relu}
-        _moments[layout.grid](x, means, squares, *layout.where, **layout.tile)
-        _statistics[layout.combine_grid](
+        _run(ctx, _moments, layout.grid, x, means, squares, *layout.where, **layout.tile)
+        _run(
+            *(ctx, _statistics, layout.combine_grid),
             *(means, squares, mean, scale, running_mean, running_var, tracked, momentum, epsilon),
             *layout.where,
             **layout.combine,
         )
         addend = x if shortcut is None else shortcut
-        _normalise[layout.grid](
-            x, addend, y, weight, bias, mean, scale, *layout.where, **ctx.flags, **layout.tile
+        _run(
+            *(ctx, _normalise, layout.grid),
+            *(x, addend, y, weight, bias, mean, scale, *layout.where),
+            **ctx.flags,
+            **layout.tile,
         )
         ctx.layout = layout
         ctx.save_for_backward(x, x if shortcut is None else y, weight, bias, mean, scale)
@@ -314,21 +335,40 @@ class _NormAddRelu(torch.autograd.Function):
         d_weight, d_bias = torch.empty_like(weight), torch.empty_like(bias)
         dx = torch.empty_like(x)
         d_shortcut = torch.empty_like(x) if ctx.flags["ADD"] else None
-        _gradient_sums[layout.grid](
+        _run(
+            *(ctx, _gradient_sums, layout.grid),
             *(x, y, dy, weight, bias, mean, scale, sums, products, *layout.where),
             **ctx.flags,
             **layout.tile,
         )
-        _gradient_means[layout.combine_grid](
-            sums, products, averages, slopes, d_weight, d_bias, *layout.where, **layout.combine
+        _run(
+            *(ctx, _gradient_means, layout.combine_grid),
+            *(sums, products, averages, slopes, d_weight, d_bias, *layout.where),
+            **layout.combine,
         )
-        _gradient[layout.grid](
+        _run(
+            *(ctx, _gradient, layout.grid),
             *(x, y, dy, dx, dx if d_shortcut is None else d_shortcut),
             *(weight, bias, mean, scale, averages, slopes, *layout.where),
             **ctx.flags,
             **layout.tile,
         )
         return dx, d_shortcut, d_weight, d_bias, *[None] * 7
+
+
+_compiled: set[object] = set()
+"""Kinds of inputs whose kernels are compiled."""
+
+
+def _compile(x: Tensor, layer: Sequence[Any], options: Sequence[Any]) -> None:
+    """Compile the kernels of both passes in parallel, with and without shortcut and ReLU."""
+    few = x[:2].detach()
+    with ThreadPoolExecutor() as threads, triton.AsyncCompileMode(threads):
+        for shortcut, relu in ((None, True), (few, True), (None, False)):
+            ctx = _Compilation()
+            inputs: Any = (few, shortcut, *layer, (len(few),), *options, relu)
+            _NormAddRelu.forward(ctx, *inputs)
+            _NormAddRelu.backward(ctx, few)
 
 
 def norm_add_relu(
@@ -348,8 +388,10 @@ def norm_add_relu(
         parts: Sizes of the concatenated batches; at most three, adding up to n.
         relu: Whether to apply ReLU.
     """
-    return _NormAddRelu.apply(  # type: ignore[no-any-return]
-        *(x, shortcut, norm.weight, norm.bias),
-        *(norm.running_mean, norm.running_var, norm.num_batches_tracked),
-        *(parts, norm.momentum, norm.eps, relu),
-    )
+    layer = (norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.num_batches_tracked)
+    options = (norm.momentum, norm.eps)
+    kind = (x.device, x.dtype, min(_WIDTH, x.shape[1]), x.shape[1] % 16 == 0)
+    if kind not in _compiled:
+        _compile(x, layer, options)
+        _compiled.add(kind)
+    return _NormAddRelu.apply(x, shortcut, *layer, parts, *options, relu)  # type: ignore[no-any-return]
