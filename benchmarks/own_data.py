@@ -335,11 +335,12 @@ def train(data: Path, case: Case, method: str, seed: int, given: dict[str, Any])
             right.append(float((scores.argmax(1) == test.labels).float().mean()))
         accuracy[name] = round(100 * sum(right) / len(right), 3)
     row = {**case._asdict(), "buffer": buffer, "method": method, "seed": seed, "accuracy": accuracy}
+    row["torch"] = torch.__version__
     return {**row, "set": given} if given and method in ("clser", "mean-er") else row
 
 
 def key(row: dict[str, Any]) -> str:
-    kept = {k: v for k, v in row.items() if k not in ("accuracy", "buffer")}
+    kept = {k: v for k, v in row.items() if k not in ("accuracy", "buffer", "torch")}
     return json.dumps(kept, sort_keys=True)
 
 

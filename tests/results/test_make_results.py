@@ -105,6 +105,13 @@ def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
     assert tables(file, given={"stable_window": 0.1}) == {}
 
 
+def test_own_data_runs_are_not_repeated_with_another_version_of_torch() -> None:
+    key = runpy.run_path(str(ROOT / "benchmarks" / "own_data.py"))["key"]
+    run = {"data": "letter", "method": "er", "seed": 0}
+    assert key({**run, "torch": "2.13.0", "accuracy": {"working": 50.0}}) == key(run)
+    assert key({**run, "seed": 1}) != key(run)
+
+
 def test_windows_are_compared_with_the_preset_of_the_same_stream(
     script: ModuleType, tmp_path: Path
 ) -> None:
