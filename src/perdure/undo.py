@@ -6,7 +6,8 @@ rows of a memory, generators. They do nothing unless a step is under way.
 
 Copies of all weights would take too long for small networks. Where a step does not read weights
 or stored samples after it has changed them, `postpone` executes the changes at its end instead:
-operations in place, in one call that no Python code and therefore no signal can interrupt.
+operations in place, in one call that no Python code and therefore no signal can interrupt. If one
+of them fails, those before it are not undone.
 """
 
 from __future__ import annotations
@@ -123,7 +124,7 @@ class Snapshot:
         _current.snapshot = self._outer
         if self.postponed:
             reset = _ENABLE if self._gradients else _DISABLE
-            final: list[Callable[[], object]] = [self._keep, _DISABLE, *self.postponed, reset]
+            final: list[Callable[[], object]] = [_DISABLE, *self.postponed, reset, self._keep]
             deque(map(_call, final), maxlen=0)
         # No calls from here on: they could be interrupted, and the changes are final.
         self.taken, self._gradients, self.postponed = False, None, None

@@ -345,6 +345,35 @@ def test_what_a_step_saves_twice_is_restored_to_the_first_value() -> None:
         optimizer.step()
 
 
+def test_a_step_whose_postponed_update_fails_changes_nothing() -> None:
+    learner = make("er")
+    first, second, third = batches(False)
+    learner.observe(*first[:2])
+    learner.observe(*second[:2])
+    before = state(learner)
+    learner.optimizer.param_groups[0]["lr"] = 1e39  # overflows in single precision
+    with pytest.raises(RuntimeError):
+        learner.observe(*third[:2])
+    learner.optimizer.param_groups[0]["lr"] = 0.1
+    assert state(learner) == before
+    assert torch.is_grad_enabled()
+
+
+def test_only_updates_before_a_failed_one_are_kept() -> None:
+    owner, first, second = Holder(), torch.zeros(2), torch.zeros(2)
+    owner.tensor = torch.zeros(2)
+    snapshot = undo.Snapshot(owner)
+    snapshot.take(may_postpone=True)
+    owner.tensor += 1
+    fails = partial(second.index_copy_, 0, torch.tensor([5]), torch.ones(1))
+    assert undo.postpone(partial(first.add_, 1), fails, partial(second.add_, 1))
+    with pytest.raises(IndexError):
+        snapshot.commit()
+    snapshot.restore()
+    assert first.tolist() == [1, 1]
+    assert second.tolist() == owner.tensor.tolist() == [0, 0]
+
+
 def test_state_that_a_later_update_of_a_step_creates_is_removed() -> None:
     network, snapshot = nn.Linear(2, 2), undo.Snapshot(Holder())
     optimizer = torch.optim.Adam(network.parameters())
