@@ -537,6 +537,48 @@ def _saved() -> tuple[bytes, ER]:
     return content, learner
 
 
+class Fails(BaseException):
+    """No library handles this."""
+
+
+def test_a_change_of_several_parts_is_all_or_nothing() -> None:
+    class Shift(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x - self.get_buffer("mean")
+
+    shift = Shift()
+    learner = ER(
+        nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 3)),
+        buffer_size=8,
+        normalise=shift,
+        grow=True,
+    )
+    x, y = torch.rand(5, 4), torch.arange(5) % 3
+
+    def change(*, fails: bool) -> None:
+        shift.get_buffer("mean").add_(1)
+        learner.observe(x, y)
+        learner.observe(x, y + 2)  # grows
+        if fails:
+            raise Fails
+
+    for _ in range(3):  # before the first batch, as the memory fills, and later
+        before, outside = as_bytes(learner.state_dict(), {}), torch.get_rng_state()
+        mean = shift.get_buffer("mean").clone()
+        with pytest.raises(Fails):
+            learner.undo_on_failure(partial(change, fails=True))
+        assert as_bytes(learner.state_dict(), {}) == before
+        assert torch.equal(shift.get_buffer("mean"), mean)
+        learner.undo_on_failure(partial(change, fails=False))
+        assert torch.equal(shift.get_buffer("mean"), mean + 1)
+        assert torch.equal(torch.get_rng_state(), outside)
+    assert int(learner.steps) == 6
+
+
 def test_learner_is_abstract() -> None:
     with pytest.raises(TypeError):
         Learner(linear())  # type: ignore[abstract]

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from perdure.learners import CLSER, Learner
-from perdure.learners.learner import exclusive
 from perdure.networks import MLP
 from perdure.randomness import seeded_globally
 from perdure.structures import as_tensors
@@ -75,12 +74,6 @@ def as_floats(rows: Tensor) -> Tensor:
     return rows.to(torch.float32)
 
 
-@exclusive
-def _change(learner: Learner, change: Callable[[], object]) -> None:
-    """Change a learner, its outputs and statistics; after an exception they are as before."""
-    learner._undo_on_failure(change)
-
-
 @dataclass(eq=False)
 class OnlineClassifier:
     """A learner for rows of numbers that is built at the first batch and grows with the labels.
@@ -119,7 +112,7 @@ class OnlineClassifier:
             if self.learner is None:
                 self.announce(labels)
                 self.learner = self._build()
-            _change(self.learner, partial(self._learn, self.learner, rows, labels))
+            self.learner.undo_on_failure(partial(self._learn, self.learner, rows, labels))
         except BaseException:
             self.labels, self.learner = before
             raise

@@ -95,8 +95,7 @@ def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Sam
 
     @wraps(method)
     def execute(self: L, samples: Samples) -> None:
-        with global_generators, self._lock:
-            self._undo_on_failure(partial(method, self, samples))
+        self.undo_on_failure(partial(method, self, samples))
 
     return execute
 
@@ -254,7 +253,7 @@ class Learner(Undoable, ABC):
             # Not for a subclass, whose step may read the weights after it has changed them.
             last = "_changes_weights_last" in vars(type(self)) and self.device.type == "cpu"
             learn = partial(self._learn, inputs, labels, check, number, checks)
-            self._undo_on_failure(learn, may_postpone=last and not checks)
+            self._execute(learn, may_postpone=last and not checks)
 
     def _learn(
         self, inputs: Inputs, labels: Labels, check: bool, number: int, progress: bool
@@ -271,8 +270,23 @@ class Learner(Undoable, ABC):
         if progress:
             self.check_progress()
 
-    def _undo_on_failure(self, change: Callable[[], object], *, may_postpone: bool = False) -> None:
-        """Change the learner, with its own random state; after an exception it is as before."""
+    @exclusive
+    def undo_on_failure(self, change: Callable[[], object]) -> None:
+        """Execute a function that changes this learner, entirely or not at all.
+
+        For code that does more than a single call of `observe`, such as updating the statistics
+        of `normalise` first. After any exception, the learner is as it was before. This covers what
+        its methods change, and tensors, buffers of modules, generators and objects with a
+        `state_dict` that are attributes of the learner; not weights that the function itself
+        changes.
+
+        Args:
+            change: Called without arguments, with the learner's own random state.
+        """
+        self._execute(change)
+
+    def _execute(self, change: Callable[[], object], *, may_postpone: bool = False) -> None:
+        """Change the learner as in `undo_on_failure`, in a thread that holds the locks."""
         if self._snapshot.taken:  # inside another change
             change()
             return
@@ -347,7 +361,7 @@ class Learner(Undoable, ABC):
         if number > now:
             outputs = None if self._input_spec is None else self._input_spec.classes
             grow = partial(grow_heads, self, number, outputs, *self._examples)
-            self._undo_on_failure(grow)
+            self._execute(grow)
 
     def growth_for(self, labels: Tensor) -> int | None:
         """Return the number of outputs that a batch requires, if the learner must grow for it.
