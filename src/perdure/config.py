@@ -128,23 +128,29 @@ class RunConfig:
     notes: tuple[str, ...] = _setting("remark", default=())
 
     def __post_init__(self) -> None:
-        counts = ("batch", "epochs", "buffer_size", "buffer_bytes", "max_steps", "ranks")
+        """Check the values.
+
+        Raises:
+            ValueError: If one is invalid; settings are named as flags of the command.
+        """
+        counts = ("batch", "epochs", "--buffer-size", "--buffer-bytes", "--max-steps", "--ranks")
         settings = self.select("comparison", "method", "execution")
-        for name, value in {**settings, **self.hyperparameters}.items():
+        values = {as_flag(name): value for name, value in settings.items()}
+        for name, value in {**values, **self.hyperparameters}.items():
             if not isinstance(value, int | float):
                 continue
+            if name == "--validation" and not 0 < value < 1:
+                raise ValueError(f"{name} is {value}; expected a number between 0 and 1")
             if not abs(value) <= MAX_NUMBER:
                 text = f"{name} is {str(value)[:20]}"
                 raise ValueError(f"{text}; expected a number of at most {MAX_NUMBER:g}")
             if name in counts and value < 1:
                 raise ValueError(f"{name} is {value}; expected 1 or more")
-        if self.validation is not None and not 0 < self.validation < 1:
-            raise ValueError(f"validation is {self.validation}; expected a number between 0 and 1")
-        if not 1 <= self.prequential_window <= MAX_WINDOW:
-            text = f"prequential_window is {self.prequential_window}"
-            raise ValueError(f"{text}; expected 1 to {MAX_WINDOW:,}")
+            if name == "--prequential-window" and not 1 <= value <= MAX_WINDOW:
+                raise ValueError(f"{name} is {value}; expected 1 to {MAX_WINDOW:,}")
         if isinstance(self.stream_seed, str) and self.stream_seed not in (PER_RUN, PUBLISHED):
-            raise ValueError(f"stream_seed is {self.stream_seed!r}")
+            text = f"--stream-seed is {self.stream_seed!r}"
+            raise ValueError(f"{text}; expected a number, {PER_RUN} or {PUBLISHED}")
         if missing := LOOP_HYPERPARAMETERS.keys() - self.hyperparameters.keys():
             raise ValueError(f"hyperparameters lack {', '.join(sorted(missing))}")
 
@@ -311,7 +317,7 @@ class RunConfig:
             flags.update(catalog.OPTIMIZERS[self.optimizer].settings)
         for name, value in self.departures().items():
             if name in flags:
-                words += [f"--{name.replace('_', '-')}", repr(value)]
+                words += [as_flag(name), repr(value)]
             else:
                 words += ["--set", f"{name}={value!r}"]
         usual = {
@@ -324,8 +330,7 @@ class RunConfig:
         }
         settings = self.select("comparison", "method", "execution")
         for name, value in _changed(settings, usual).items():
-            flag = f"--{name.replace('_', '-')}"
-            words += [flag] if value is True else [flag, str(value)]
+            words += [as_flag(name)] if value is True else [as_flag(name), str(value)]
         return words
 
     def memory_draws(self) -> MemoryDraws | None:
@@ -378,6 +383,11 @@ class RunConfig:
     def is_published(self) -> bool:
         """Whether the paper reports a figure for exactly these settings."""
         return any(not figure.settings for figure in self.published_figures())
+
+
+def as_flag(name: str) -> str:
+    """The flag of the command for a setting or hyperparameter."""
+    return f"--{name.replace('_', '-')}"
 
 
 def _changed(settings: Mapping[str, Any], usual: Mapping[str, Any]) -> dict[str, Any]:

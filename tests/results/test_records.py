@@ -41,6 +41,8 @@ def test_a_folder_is_read_as_it_was_written(tmp_path: Path) -> None:
         ("config.json", ["prequential_window"], 0),
         ("config.json", ["prequential_window"], 10**12),
         ("config.json", ["buffer_bytes"], 0),
+        ("config.json", ["max_steps"], 0),
+        ("config.json", ["stream_seed"], "each"),
         ("result.json", ["predictors"], {}),
         ("result.json", ["predictors", "stable", "class_il", "mean"], "high"),
         ("result.json", ["predictors", "stable", "class_il", "mean"], 1e308),

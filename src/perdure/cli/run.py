@@ -25,7 +25,7 @@ from perdure.cli.options import (
     listed,
     writable,
 )
-from perdure.config import RunConfig, parse_seeds
+from perdure.config import RunConfig, as_flag, parse_seeds
 from perdure.experiment.build import build_run, read_dataset
 from perdure.experiment.plan import Plan, PlannedSetting, Speeds, plan_setting, runs_on_other_data
 from perdure.experiment.pool import run_tasks
@@ -187,7 +187,7 @@ def _partial_notes(options: RunOptions, methods: Sequence[str]) -> list[str]:
     names = [*options.hyperparameters.given(), *(["update"] if options.update != "random" else [])]
     having = {name: [method for method in methods if name in known[method]] for name in names}
     return [
-        f"--{name.replace('_', '-')} applies to {' and '.join(found)} only"
+        f"{as_flag(name)} applies to {' and '.join(found)} only"
         for name, found in having.items()
         if len(found) < len(methods)
     ]

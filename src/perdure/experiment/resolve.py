@@ -15,15 +15,15 @@ from perdure.config import (
     DEVICE_DEFAULTS,
     LOOP_HYPERPARAMETERS,
     NOT_HYPERPARAMETERS,
-    PER_RUN,
     PUBLISHED,
     RunConfig,
+    as_flag,
     default_hyperparameters,
     is_optional,
     normalised,
 )
 from perdure.data import DATASETS, locate
-from perdure.evaluation.prequential import MAX_WINDOW, WINDOW
+from perdure.evaluation.prequential import WINDOW
 from perdure.experiment.build import load_user_stream, read_dataset
 from perdure.sizes import parse_bytes
 
@@ -84,14 +84,6 @@ def resolve(
             "table:FILE,target=COLUMN or images:FOLDER"
         )
     check_method(method)
-    if prequential_window is not None and not 1 <= prequential_window <= MAX_WINDOW:
-        raise ValueError(
-            f"--prequential-window is {prequential_window}; expected 1 to {MAX_WINDOW:,}"
-        )
-    if max_steps is not None and max_steps < 1:
-        raise ValueError(f"--max-steps is {max_steps}; expected 1 or more")
-    if validation is not None and not 0 < validation < 1:
-        raise ValueError(f"--validation is {validation}; expected a number between 0 and 1")
     accepted = catalog.accepted(catalog.find_learner(method))
     settings = catalog.optimizer_settings(optimizer)
     if update != "random" and "update" not in accepted:
@@ -110,13 +102,10 @@ def resolve(
     has_memory = "buffer_size" in accepted
     for name, value in memory.items():
         if value is not None and name not in accepted:
-            flag = f"--{name.replace('_', '-')}"
             if has_memory:
-                raise ValueError(f"{method} has no argument {name}; omit {flag}")
-            notes.append(f"{method} has no memory; ignoring {flag} {value}")
+                raise ValueError(f"{method} has no argument {name}; omit {as_flag(name)}")
+            notes.append(f"{method} has no memory; ignoring {as_flag(name)} {value}")
             memory[name] = None
-    if memory["buffer_size"] is not None and memory["buffer_size"] < 1:
-        raise ValueError(f"--buffer-size is {buffer_size}; expected 1 or more")
     if memory["buffer_size"] is None and memory["buffer_bytes"] is None and has_memory:
         memory["buffer_size"] = DEFAULT_BUFFER_SIZE
     dataset = _dataset(stream, dataset, data_root, notes)
@@ -141,8 +130,8 @@ def resolve(
     for name in ("batch", "memory_batch"):
         if hyperparameters.get(name, 0) % ranks:
             raise ValueError(
-                f"--{name.replace('_', '-')} is {hyperparameters[name]}, which is not a multiple "
-                f"of the {ranks} processes"
+                f"{as_flag(name)} is {hyperparameters[name]}, which is not a multiple of the "
+                f"{ranks} processes"
             )
     if network is None:
         network = "mlp" if entry is None else entry.network
@@ -271,8 +260,6 @@ def _stream_seed(stream: str, seed: int | str | None) -> int | str | None:
         raise ValueError(f"{stream} is deterministic; --stream-seed does not apply")
     if isinstance(seed, str) and seed.isascii() and seed.isdecimal():
         seed = int(seed)
-    if isinstance(seed, str) and seed not in (PER_RUN, PUBLISHED):
-        raise ValueError(f"--stream-seed is {seed!r}; expected a number, {PER_RUN} or {PUBLISHED}")
     return None if seed == entry.seed else seed
 
 

@@ -161,9 +161,11 @@ def _nearest(rows: Sequence[_Row], buffer_size: int | None) -> _Row | None:
     if buffer_size is None:
         return next((row for row in rows if row.buffer_size is None), None)
 
+    size = max(buffer_size, 1)  # `RunConfig` refuses less
+
     def ratio(row: _Row) -> float:
-        published = row.buffer_size or buffer_size
-        return max(published, buffer_size) / min(published, buffer_size)
+        published = row.buffer_size or size
+        return max(published, size) / min(published, size)
 
     return min(rows, key=ratio, default=None)
 
