@@ -27,6 +27,10 @@ def stream():
 def gaps():
     return from_tensors(INPUTS, 3 * (LABELS % 2), test=(INPUTS[:4], 3 * (LABELS[:4] % 2)))
 
+def three():
+    names = ("ant", "bee", "cat", "dog")
+    return from_tensors(INPUTS, LABELS, groups=[(0, 1), (2,)], class_names=names)
+
 def batches():
     return from_batches([(INPUTS, LABELS)], classes=4, shape=(6,))
 
@@ -148,6 +152,18 @@ def test_labels_with_gaps_are_noted_once(call: Call) -> None:
     ended = call("run", "own_streams:gaps", "--method", "sgd,er", "--workers", "1")
     assert ended.status == 0
     assert ended.err.count("has the label 1, 2,") == 1
+
+
+def test_classes_that_are_not_used_are_noted_once(call: Call, here: Path) -> None:
+    words = ["run", "own_streams:three", "--method", "sgd,er"]
+    ended = call(*words, "--workers", "2")
+    assert ended.status == 0, ended.err
+    (note,) = (line for line in ended.err.splitlines() if "dog" in line)
+    assert "60" in note
+    quiet = call(*words, "--quiet", "--out", "quiet")
+    assert (quiet.status, quiet.err) == (0, "")
+    for path in here.glob("quiet/*/*/seed-0/config.json"):
+        assert any("dog" in note for note in json.loads(path.read_text())["notes"])
 
 
 def test_images_and_tables_need_no_module(call: Call, here: Path) -> None:

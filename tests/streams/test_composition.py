@@ -31,7 +31,7 @@ BUILDERS: dict[str, Builder] = {
     "split": lambda dataset, seed: split(dataset, 5, "s-digits"),
     "mnist360": lambda dataset, seed: mnist360(dataset),
     "own": lambda dataset, seed: from_tensors(
-        dataset.train.inputs, dataset.train.labels, groups=[(0, 1), (5, 2)], test=dataset.test
+        *dataset.train[:2], groups=[(0, 1), (5, 2), (3, 4, 6, 7, 8, 9)], test=dataset.test
     ),
 }
 

@@ -55,11 +55,22 @@ def test_tasks_are_rows_of_any_type(kind: Any) -> None:
 
 
 def test_groups_of_classes_divide_training_and_test_samples() -> None:
-    stream = from_tensors(IMAGES, LABELS, groups=[(3, 0), (2,)], test=(IMAGES[:4], LABELS[:4]))
+    with pytest.warns(UserWarning, match="1$"):
+        stream = from_tensors(IMAGES, LABELS, groups=[(3, 0), (2,)], test=(IMAGES[:4], LABELS[:4]))
     assert labels_by_task(stream) == [[0, 3, 0, 3], [2, 2]]
     assert [(t.classes, t.since) for t in stream.tests] == [((3, 0), 0), ((2,), 1)]
     assert [t.rows.tolist() for t in stream.tests if t.rows is not None] == [[0, 3], [2]]
     assert stream.tests[0].samples is stream.tests[1].samples
+
+
+def test_classes_in_no_task_produce_a_warning_that_names_them() -> None:
+    with pytest.warns(UserWarning, match=r"4 .*\b1, 3$"):
+        from_tensors(IMAGES, LABELS, groups=[[2], [0]])
+    names = ("ant", "bee", "cat", "dog")
+    with pytest.warns(UserWarning, match=r"2 .*\bbee$"):
+        from_tensors(IMAGES, LABELS, groups=[[2, 3], [0]], class_names=names)
+    # A class without training samples is not missed.
+    from_tensors(IMAGES, LABELS, groups=[[0, 1], [2, 3]], classes=6)
 
 
 def test_one_test_for_the_stream_or_one_for_each_task() -> None:
@@ -88,8 +99,8 @@ def test_the_checksum_identifies_data_and_tasks(digits: Dataset) -> None:
 
     variants: list[dict[str, Any]] = [
         {},
-        {"groups": [(0, 1), (2, 3)]},
-        {"groups": [(2, 3), (0, 1)]},
+        {"groups": [range(5), range(5, 10)]},
+        {"groups": [range(5, 10), range(5)]},
         {"tasks": [[0, 1], [2]]},
         {"tasks": [[0], [1, 2]]},
         {"test": digits.test},

@@ -55,6 +55,13 @@ def test_a_test_folder_is_used(tmp_path: Path) -> None:
         from_image_folder(tmp_path)
 
 
+def test_images_of_classes_in_no_task_are_not_used(tmp_path: Path) -> None:
+    fill(tmp_path, "ant", "bee", "cat")
+    with pytest.warns(UserWarning, match=r"5 .*\bbee$"):
+        stream = from_image_folder(tmp_path, size=2, tasks=[["cat"], ["ant"]])
+    assert [set(task.samples().labels.tolist()) for task in stream.tasks] == [{2}, {0}]
+
+
 @pytest.mark.parametrize("prefix", ["", "train/"])
 def test_tasks_are_folders(tmp_path: Path, prefix: str) -> None:
     fill(tmp_path, *(f"{prefix}{place}" for place in ("day/cat", "day/dog", "night/cat")))

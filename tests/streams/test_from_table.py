@@ -63,6 +63,8 @@ def test_tasks_by_classes_and_by_rows() -> None:
     by_class = from_table(RIDES, "kind", tasks=[["car"], ["bike"]])
     assert [set(task.samples().labels.tolist()) for task in by_class.tasks] == [{1}, {0}]
     assert [test.classes for test in by_class.tests] == [(1,), (0,)]
+    with pytest.warns(UserWarning, match=rf"{N // 2} .*\bbike$"):
+        from_table(RIDES, "kind", tasks=[["car"]])
     chunked = from_table(RIDES, "kind", features=["km"], chunks=4, standardise="no")
     for number, (task, test) in enumerate(zip(chunked.tasks, chunked.tests, strict=True)):
         rows = torch.cat([task.samples().inputs, test.samples().inputs]).squeeze(1)

@@ -425,9 +425,9 @@ def labels_of(
     return torch.tensor([numbers[name] for name in names], dtype=torch.int64)
 
 
-def first_names(names: Sequence[str]) -> str:
+def first_names(names: Sequence[str | int]) -> str:
     """The first ten names, for messages."""
-    return ", ".join(names[:10]) + ", …" * (len(names) > 10)
+    return ", ".join(map(str, names[:10])) + ", …" * (len(names) > 10)
 
 
 def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:

@@ -15,6 +15,7 @@ from torch import Tensor
 from perdure.arguments import check_choices, is_list
 from perdure.records import Samples
 from perdure.streams.augment import Scale
+from perdure.streams.encoder import first_names
 from perdure.streams.holdout import as_ids
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes
@@ -63,7 +64,8 @@ def from_tensors(
             is converted to float32.
         labels: Integer labels [n], from 0.
         tasks: Rows of each task. Samples in no task are omitted.
-        groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted.
+        groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted,
+            with a warning.
         test: Test inputs and labels for the whole stream. With `groups`, each task is tested on
             the samples of its classes.
         tests: Test inputs and labels for each task, instead of `test`.
@@ -110,6 +112,8 @@ def from_tensors(
         ]
     names = [part.name for part in parts]
     held_out = make_tests(names, test, tests, shape, classes, groups)
+    if groups is not None:
+        _warn_of_unused(train.labels, groups, class_names)
     return Stream(
         name=name,
         data="own",
@@ -157,7 +161,8 @@ def from_dataset(
         dataset: Training data: a sequence of (input, label). PIL images become uint8 tensors
             [channels, height, width]; tensors and arrays are used as they are.
         tasks: Rows of each task. Samples in no task are omitted.
-        groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted.
+        groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted,
+            with a warning.
         test: Test data for the whole stream. With `groups`, each task is tested on the samples
             of its classes.
         tests: Test data for each task, instead of `test`.
@@ -204,11 +209,26 @@ def _warn_of_gaps(labels: Tensor, classes: int) -> None:
     present = set(np.unique(labels.cpu().numpy()).tolist())
     missing = [label for label in range(classes) if label not in present]
     if missing:
-        shown = ", ".join(map(str, missing[:5])) + (", …" if len(missing) > 5 else "")
         warnings.warn(
-            f"no training sample has the label {shown}, although the highest label is "
-            f"{classes - 1}; the network needs {classes} outputs. Renumber the labels from 0, or "
-            f"pass classes={classes} if this is intended",
+            f"no training sample has the label {first_names(missing)}, although the highest label "
+            f"is {classes - 1}; the network needs {classes} outputs. Renumber the labels from 0, "
+            f"or pass classes={classes} if this is intended",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_unused(
+    labels: Tensor, groups: Sequence[Sequence[int]], class_names: Sequence[str]
+) -> None:
+    found, counts = np.unique(labels.cpu().numpy(), return_counts=True)
+    used = {int(c) for group in groups for c in group}
+    unused = {c: n for c, n in zip(found.tolist(), counts.tolist(), strict=True) if c not in used}
+    if unused:
+        names = [class_names[c] if class_names else c for c in unused]
+        warnings.warn(
+            f"{sum(unused.values()):,} training samples are not used, because their classes are in "
+            f"no task: {first_names(names)}",
             UserWarning,
             stacklevel=3,
         )

@@ -54,8 +54,9 @@ def from_image_folder(
         size: Height and width of the inputs in pixels, or one number for both.
         grayscale: Whether to convert to grayscale, uint8 [1, height, width], instead of RGB.
         tasks: Number of tasks, which divide the classes in alphabetical order; or the classes of
-            each task; or "folders" if each task has a folder that contains those of its classes,
-            `TASK/CLASS/…`. By default the stream is a single task.
+            each task (images of other classes are omitted, with a warning); or "folders" if each
+            task has a folder that contains those of its classes, `TASK/CLASS/…`. By default the
+            stream is a single task.
         test_share: Share of the images to hold out as tests, 0.2 by default; 0 for no tests.
             Omit it if there is a folder `test`.
         keep_together: Called with the path of each training image. Images for which it returns

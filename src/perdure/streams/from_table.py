@@ -58,7 +58,8 @@ def from_table(
         categorical: Columns with numbers that are categories.
         tasks: A column, whose values are the tasks in the order in which they first appear; or the
             number of tasks, which divide the classes in ascending order; or the classes of each
-            task. By default the stream is a single task.
+            task (rows of other classes are omitted, with a warning). By default the stream is a
+            single task.
         chunks: Number of tasks of successive rows, instead of `tasks`.
         test: A table with the test rows. If tasks are a column, it must have that column.
         test_share: Share of every class of every task to hold out as tests, always the same rows;

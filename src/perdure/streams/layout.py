@@ -152,6 +152,7 @@ def build_stream(
         tests=tests,
         keep_together=ids,
         classes=len(encoder.class_names),
+        class_names=encoder.class_names,
         **options,
     )
     for task, name in zip(stream.tasks, layout.names, strict=False):
@@ -159,7 +160,7 @@ def build_stream(
     named = list(stream.tests)
     if len(named) == len(layout.names):
         named = [replace(t, name=n) for t, n in zip(named, layout.names, strict=True)]
-    return replace(stream, tests=named, class_names=encoder.class_names, encoder=encoder)
+    return replace(stream, tests=named, encoder=encoder)
 
 
 def _listed(names: Sequence[str]) -> str:
