@@ -176,28 +176,36 @@ def build_stream(
     return entry.build(dataset, seed=entry.seed if seed is None else seed, **further)
 
 
+def file_options(kind: str) -> dict[str, inspect.Parameter]:
+    """The options of a stream from files: arguments of the constructor that are written as text.
+
+    >>> list(file_options("images"))
+    ['size', 'grayscale', 'tasks', 'test_share', 'name', 'drop_last']
+    """
+    _, *arguments = inspect.signature(FILE_STREAMS[kind]).parameters.values()
+    return {a.name: a for a in arguments if a.name not in _FUNCTIONS[kind]}
+
+
 def stream_from_files(kind: str, text: str) -> Stream:
-    """Build a stream from `PATH,NAME=VALUE,…`, where the names are arguments of the constructor.
+    """Build a stream from `PATH,NAME=VALUE,…`, where the names are those of `file_options`.
 
     Raises:
-        ValueError: If an argument is unknown, missing or invalid, or the files cannot be used.
+        ValueError: If an option is unknown, missing or invalid, or the files cannot be used.
     """
-    make = FILE_STREAMS[kind]
+    options = file_options(kind)
     path, *settings = text.split(",")
-    _, *arguments = inspect.signature(make).parameters.values()
-    names = [a.name for a in arguments if a.name not in _FUNCTIONS[kind]]
     values: dict[str, Any] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")
-        if not sign or name not in names:
-            raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(names)}")
+        if not sign or name not in options:
+            raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(options)}")
         if name in values:
             raise ValueError(f"{name} is given twice")
         values[name] = _value(name, value)
-    for argument in arguments:
-        if argument.default is argument.empty and argument.name not in values:
-            raise ValueError(f"{argument.name} is missing; write {kind}:{path},{argument.name}=…")
-    return make(path, **values)
+    for name, option in options.items():
+        if option.default is option.empty and name not in values:
+            raise ValueError(f"{name} is missing; write {kind}:{path},{name}=…")
+    return FILE_STREAMS[kind](path, **values)
 
 
 def _value(name: str, text: str) -> Any:

@@ -61,6 +61,14 @@ def test_every_hyperparameter_of_every_method_has_a_flag(
             assert f"--{name.replace('_', '-')} " in text
 
 
+@pytest.mark.parametrize("verb", ["run", "tune"])
+def test_the_help_lists_the_options_of_streams_from_files(verb: str, call: Call) -> None:
+    words = set(re.findall(r"\w+", call(verb, "--help").out))
+    for kind in catalog.FILE_STREAMS:
+        assert catalog.file_options(kind).keys() <= words
+    assert {"size", "tasks", "keep_together"} <= words
+
+
 # -- results --------------------------------------------------------------------------------
 
 

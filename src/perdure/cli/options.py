@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from tyro.conf import Positional, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
+from perdure.catalog import FILE_STREAMS, file_options
 from perdure.config import RunConfig
 from perdure.experiment.resolve import resolve
 from perdure.processes import cores
@@ -226,12 +227,23 @@ class OutputFlags:
     """Print no progress and no table."""
 
 
+def _stream_help() -> str:
+    options = (
+        f"perdure.{make.__name__} ({', '.join(file_options(kind))})"
+        for kind, make in FILE_STREAMS.items()
+    )
+    return (
+        "A stream's name, or your own: module:function, images:FOLDER or table:FILE,target=COLUMN. "
+        "Options follow the path, as in images:FOLDER,size=64,tasks=5; they are arguments of "
+        f"{' and '.join(options)}."
+    )
+
+
 @dataclass(frozen=True)
 class LearnerOptions:
     """What `run` and `tune` have in common."""
 
-    stream: Annotated[Positional[str], arg(metavar="[STREAM]")] = "s-mnist"
-    """A stream's name, or your own: module:function, images:FOLDER or table:FILE,target=COLUMN."""
+    stream: Annotated[Positional[str], arg(metavar="[STREAM]", help=_stream_help())] = "s-mnist"
     method: Annotated[str, arg(metavar="NAME")] = "clser"
     """A method's name, or your own as module:class."""
     buffer_size: BufferSize = None

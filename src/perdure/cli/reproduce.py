@@ -56,7 +56,7 @@ class ReproduceOptions:
     ] = None
     """The table."""
     grid: File = None
-    """Your own grid: a TOML file of [[runs]] with streams, methods, buffer_sizes, seeds, …"""
+    """Your own grid: a TOML file of [[runs]] with streams (as for run), methods, buffer_sizes, …"""
     streams: Names = None
     """Only these streams."""
     methods: Names = None
