@@ -69,7 +69,7 @@ def test_several_methods_are_compared_in_one_table(call: Call, here: Path) -> No
     table, lines = ended.err, ended.out.splitlines()
     for title in ("SGD", "ER", "CLS-ER"):
         assert table.count(f"│ {title} ") == 1
-    assert table.count("±") == 6  # Class-IL and Task-IL
+    assert table.count("±") == 9  # Class-IL, Task-IL and forgetting
     assert [json.loads(line)["method"] for line in lines] == ["sgd", "er", "clser"]
     assert configs(here)["clser"]["hyperparameters"]["stable_window"] == 0.1  # type: ignore[index]
     again = call(*words)

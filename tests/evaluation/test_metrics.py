@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.evaluation import backward_transfer, forgetting, forward_transfer, mean_std
+from perdure.evaluation import (
+    backward_transfer,
+    forgetting,
+    forward_transfer,
+    incremental_accuracy,
+    mean_std,
+)
 
 THREE: list[list[float | None]] = [
     [10.0, 10.0, 12.0],
@@ -73,6 +79,13 @@ def test_forgetting_is_negative_if_a_test_improved_beyond_its_best() -> None:
     assert forgetting([[0.0, 0.0], [50.0, 10.0], [70.0, 80.0]]) == -20.0
     matrix = [[0.0] * 3, [50.0, 0.0, 0.0], [40.0, 60.0, 0.0], [80.0, 50.0, 90.0]]
     assert forgetting(matrix) == pytest.approx(((50 - 80) + (60 - 50)) / 2)
+
+
+@given(matrices())
+def test_incremental_accuracy_equals_its_definition(matrix: list[list[float]]) -> None:
+    means = [np.mean(row[: k + 1]) for k, row in enumerate(matrix[1:])]
+    assert incremental_accuracy(matrix) == pytest.approx(np.mean(means))
+    assert incremental_accuracy([[0.0], [50.0]]) is None
 
 
 @given(matrices())

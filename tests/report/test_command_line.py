@@ -49,6 +49,23 @@ def test_tables_alone(form: str, begins: str, capfd: pytest.CaptureFixture[str])
     assert Path(f"report.{form}").read_text().startswith(begins)
 
 
+def test_a_file_of_unknown_format_is_refused(capfd: pytest.CaptureFixture[str]) -> None:
+    made.make_run(Path("runs"))
+    assert main(["report", "-o", "report.docx"]) == 2
+    assert "--format" in capfd.readouterr().err
+    assert not Path("report.docx").exists()
+
+
+def test_folders_that_are_left_out_are_named(capfd: pytest.CaptureFixture[str]) -> None:
+    made.make_run(Path("runs"))
+    damaged = made.make_run(Path("runs"), seed=1)
+    (damaged / "result.json").write_text("{")
+    assert main(["report", "--format", "md"]) == 0
+    assert str(damaged) in capfd.readouterr().err
+    assert main(["report", "--format", "md", "--quiet"]) == 0
+    assert capfd.readouterr().err == ""
+
+
 def test_figures_as_pdf_and_another_title() -> None:
     (
         made.make_run(Path("a"), method="sgd", buffer_size=None, analysed=False) / "events.jsonl"

@@ -89,9 +89,13 @@ def test_other_settings_have_no_published_figures(tmp_path: Path, changed: dict[
 
 def test_an_interrupted_stream_has_no_published_figure(tmp_path: Path) -> None:
     folder = made.make_run(tmp_path)
+    assert "after the last task" in results(tmp_path).caption
     text = (folder / "result.json").read_text()
     (folder / "result.json").write_text(text.replace('"complete": true', '"complete": false'))
-    assert "published" not in results(tmp_path).columns
+    found = results(tmp_path)
+    assert "published" not in found.columns
+    assert "after the last task" not in found.caption
+    assert "steps" in found.caption
 
 
 def test_tables_1_and_2_contain_what_was_run(tmp_path: Path) -> None:

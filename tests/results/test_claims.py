@@ -44,10 +44,10 @@ def analysed(method: str, name: str, *measured: Mapping[str, Any]) -> list[RunRe
     ]
 
 
-def test_without_the_runs_it_needs_a_claim_is_inconclusive() -> None:
+def test_without_the_runs_it_needs_a_claim_is_untested() -> None:
     for runs in ([], [record("er"), record("mean-er")]):
         claims = check_claims(collection(*runs))
-        assert {found.status for found in claims} == {"inconclusive"}
+        assert {found.status for found in claims} == {"untested"}
         assert all(found.needs and found.text and not found.evidence for found in claims)
 
 

@@ -30,7 +30,7 @@ def test_results_are_shown_next_to_published_figures() -> None:
     runs = [record(seed=s, accuracy=92.0 + s) for s in range(3)] + [record("sgd", accuracy=19.6)]
     table = results_table(collection(*runs).settings, "Results")
     left, right = ["method", "buffer", "seeds", "Class-IL"], ["Task-IL", "published Task-IL"]
-    assert columns(table) == [*left, "published", *right]
+    assert columns(table) == [*left, "published", *right, "forgetting"]
     assert cells(table, "published Task-IL") == ["98.95", "–"]
     assert cells(table, "Class-IL") == ["93.00 ± 1.00", "19.60"]
     assert cells(table, "published") == ["92.05 ± 0.32", "19.60 ± 0.04"]

@@ -19,6 +19,11 @@ from perdure.results import Collection, collect
 from perdure.results.records import printable
 from perdure.results.table import group
 
+FORMATS: dict[str, Literal["html", "md", "tex"]] = {
+    "": "html", ".html": "html", ".htm": "html", ".md": "md", ".tex": "tex"
+}  # fmt: skip
+"""By the suffix of the file."""
+
 
 @dataclass(frozen=True)
 class ReportOptions:
@@ -58,9 +63,10 @@ class ReportOptions:
 
 def report(options: ReportOptions) -> int:
     """Read the runs, compute missing analyses, and write the report and its figures."""
-    suffixes: dict[str, Literal["html", "md", "tex"]] = {".md": "md", ".tex": "tex"}
     suffix = options.out.suffix if options.out else ""
-    form = suffixes.get(suffix, "html") if options.format is None else options.format
+    if options.format is None and suffix not in FORMATS:
+        raise ValueError(f"-o {options.out}; expected .html, .md or .tex, or --format")
+    form = options.format or FORMATS[suffix]
     out = options.out or Path(f"report.{form}")
     if out.is_dir():
         raise ValueError(f"-o {out} is a folder; expected a file name")
@@ -87,6 +93,10 @@ def report(options: ReportOptions) -> int:
             write_json(options.figures / f"{figure.name}.json", figure.to_json())
         written.append(f"{len(figures)} figures in {options.figures}")
     print(f"wrote {' and '.join(written)}")
+    if collection.skipped and not options.quiet:
+        left_out = ", ".join(folder.place for folder in collection.skipped[:5])
+        further = ", …" if len(collection.skipped) > 5 else ""
+        print(f"left out (the report says why): {left_out}{further}", file=sys.stderr)
     return 0
 
 

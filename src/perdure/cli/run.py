@@ -33,8 +33,8 @@ from perdure.experiment.progress import GridProgress, print_status, run_jobs
 from perdure.experiment.resolve import check_method, hyperparameter_names
 from perdure.integrations.trackers import OpenLog, RunLogs
 from perdure.results.folder import RunFolder
-from perdure.results.table import Setting, group
-from perdure.results.terminal import cut_short, results_table, show
+from perdure.results.table import Setting, cut_short, group
+from perdure.results.terminal import results_table, show
 from perdure.streams.from_batches import not_resumable
 from perdure.training.distributed import from_rank_0
 from perdure.training.launch import is_main_process, setup_ranks

@@ -14,6 +14,7 @@ from perdure.evaluation.flatness import training_samples as training_samples
 from perdure.evaluation.metrics import backward_transfer as backward_transfer
 from perdure.evaluation.metrics import forgetting as forgetting
 from perdure.evaluation.metrics import forward_transfer as forward_transfer
+from perdure.evaluation.metrics import incremental_accuracy as incremental_accuracy
 from perdure.evaluation.metrics import mean_std as mean_std
 from perdure.evaluation.prequential import Prequential as Prequential
 from perdure.evaluation.prequential import PrequentialAccuracy as PrequentialAccuracy

@@ -38,6 +38,22 @@ def forgetting(matrix: Matrix) -> float | None:
     )
 
 
+def incremental_accuracy(matrix: Matrix) -> float | None:
+    """Mean over the tasks of the accuracy on all tests so far; None for a single task.
+
+    Also called average incremental accuracy.
+
+    >>> incremental_accuracy([[0.0, 0.0], [90.0, 10.0], [70.0, 80.0]])
+    82.5
+    """
+    if len(matrix) <= 2:
+        return None
+    return _mean(
+        math.fsum(_value(value) for value in row[:seen]) / seen
+        for seen, row in enumerate(matrix[1:], start=1)
+    )
+
+
 def backward_transfer(matrix: Matrix) -> float | None:
     """Mean change of each test but the last since its own task; negative means forgetting.
 

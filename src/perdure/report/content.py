@@ -12,7 +12,7 @@ from perdure.report import figures, tables
 from perdure.report.charts import Figure
 from perdure.report.tables import Table
 from perdure.results.claims import Claim, Status, check_claims
-from perdure.results.table import Collection, Comparison, Setting
+from perdure.results.table import Collection, Comparison, Setting, cut_short
 
 MAX_STREAMS_IN_TITLE = 3
 NOT_ANALYSED = "use --analyze, or the analyze command"
@@ -68,7 +68,7 @@ class Report:
 
     @property
     def claims_summary(self) -> str:
-        """How many of the claims are supported, contradicted and inconclusive."""
+        """How many of the claims have each status."""
         counts = Counter(claim.status for claim, _ in self.claims)
         parts = [(counts[s], s) for s in get_args(Status) if counts[s]]
         listed = _listed([f"{n} {'is' if n == 1 else 'are'} {s}" for n, s in parts])
@@ -91,7 +91,7 @@ def compose(collection: Collection, title: str, missing: Mapping[str, str] | Non
     """Compose a report; `missing` says why runs have no analysis, by `RunRecord.place`."""
     pairs = [(part, setting) for part in collection.comparisons for setting in part.settings]
     paper = _comparable_with_paper(collection)
-    claims = check_claims(paper) if paper.comparisons else []
+    claims = check_claims(paper) if any(c.follows_the_paper for c in paper.comparisons) else []
     return Report(
         title,
         _summary(collection),
@@ -179,9 +179,8 @@ def _detail(comparison: Comparison, setting: Setting) -> Detail:
         values[name] = str(getattr(config, name))
     remarks = [*config.notes]
     remarks += [f"Seed {run.seed}: {remark}" for run in setting.runs for remark in run.remarks]
-    if not setting.complete:
-        steps = max(run.result.steps for run in setting.runs)
-        remarks.append(f"Training ended after {steps:,} steps, before the end of the stream.")
+    if short := cut_short([setting]):
+        remarks.append(short)
     return Detail(
         setting,
         comparison.name,

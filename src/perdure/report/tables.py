@@ -16,6 +16,7 @@ from perdure.results.table import (
     Comparison,
     Setting,
     Spread,
+    cut_short,
     published_spread,
     signed,
 )
@@ -162,6 +163,7 @@ def results(comparison: Comparison) -> Table:
                 "Task-IL": setting.spread(kind="task_il"),
                 "published Task-IL": published_spread(task_il) if task_il else None,
                 "last test": setting.spread(key="last_test") if setting.tests_overlap else None,
+                "incremental": setting.spread(key="incremental"),
                 "forgetting": setting.spread(key="forgetting"),
                 "prequential": setting.prequential(),
                 **{
@@ -170,12 +172,14 @@ def results(comparison: Comparison) -> Table:
                 },
             }
         )
-    tested = any(setting.spread() for setting in comparison.settings)
     caption = "Mean ± sample standard deviation over seeds, in percent."
-    if tested:
+    if any(setting.spread() for setting in comparison.settings):
+        when = "after the last task in percent, mean over the tests"
+        if short := cut_short(comparison.settings):
+            when = "in percent"
         caption = (
-            "Accuracy of the default predictor after the last task in percent, mean over the "
-            "tests; mean ± sample standard deviation over seeds."
+            f"Accuracy of the default predictor {when}; mean ± sample standard deviation over "
+            f"seeds. {short}".rstrip()
         )
     table = Table.make(
         f"results-{comparison.name}", comparison.name, caption, rows, comparison.settings
@@ -186,6 +190,8 @@ def results(comparison: Comparison) -> Table:
         caption += " Published figures are not shown: mnist5k is a twelfth of MNIST."
     if "last test" in table.columns:
         caption += " Each test contains the earlier ones; the last test contains all classes."
+    if "incremental" in table.columns:
+        caption += " Incremental: mean over the tasks of the accuracy on all tests so far."
     if "forgetting" in table.columns:
         caption += " Forgetting: mean drop of earlier tasks from their best, percentage points."
     if "prequential" in table.columns:

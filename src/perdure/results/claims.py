@@ -12,7 +12,7 @@ from perdure.evaluation import Flatness
 from perdure.results.records import RunRecord
 from perdure.results.table import Collection, Setting, Spread
 
-Status = Literal["supported", "contradicted", "inconclusive"]
+Status = Literal["supported", "contradicted", "inconclusive", "untested"]
 Better = Literal["higher", "lower"]
 Numbers = dict[str, Spread]
 Measure = Callable[[RunRecord], float | None]
@@ -61,12 +61,14 @@ class Claim:
 
     @property
     def status(self) -> Status:
-        """What the evidence shows together.
+        """What the evidence shows together; "untested" without any.
 
         A claim about most settings is decided by more than half of them. A claim about every
         setting is contradicted by a single one, and supported if there is support and no
         contradiction.
         """
+        if not self.evidence:
+            return "untested"
         statuses = [e.status for e in self.evidence]
         supported, contradicted = statuses.count("supported"), statuses.count("contradicted")
         if self.extent == "most":

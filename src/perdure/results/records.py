@@ -81,6 +81,7 @@ class Scores(Struct, frozen=True, kw_only=True):
     matrix: Matrix
     mean: Percent
     last_test: Percent = None
+    incremental: Percent = None
     forgetting: Percent = None
     backward_transfer: Percent = None
     forward_transfer: Percent = None

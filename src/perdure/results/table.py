@@ -266,6 +266,9 @@ class Setting:
             predictors[name] = {kind: plain(name, kind) for kind in ("class_il", "task_il")}
             if self.tests_overlap:
                 predictors[name]["last_test"] = plain(name, "class_il", "last_test")
+            for key in ("incremental", "forgetting"):
+                if self.spread(name, key=key):
+                    predictors[name][key] = plain(name, "class_il", key)
         prequential: dict[str, Any] = {}
         if (overall := self.prequential()) and (last := self.prequential("accuracy")):
             prequential = {
@@ -288,6 +291,17 @@ class Setting:
             **({"prequential_accuracy": prequential} if prequential else {}),
             "seconds": self.seconds(),
         }
+
+
+def cut_short(settings: Sequence[Setting]) -> str:
+    """Sentences if --max-steps ended the training of some settings early; else empty."""
+    steps = [run.result.steps for s in settings for run in s.runs if not s.complete]
+    if not steps:
+        return ""
+    return (
+        f"Training ended after {max(steps):,} steps, before the end of the stream. Accuracy is the "
+        "mean over the tests of the tasks so far."
+    )
 
 
 @dataclass(frozen=True)

@@ -46,14 +46,6 @@ def show(*tables: Table, stderr: bool = False) -> None:
         console.print(table)
 
 
-def cut_short(settings: Sequence[Setting]) -> str:
-    """A sentence if --max-steps ended the training of some settings early; else empty."""
-    if all(setting.complete for setting in settings):
-        return ""
-    steps = max(run.result.steps for s in settings for run in s.runs if not s.complete)
-    return f"Training ended after {steps} steps, before the end of the stream"
-
-
 def results_table(
     settings: Sequence[Setting],
     title: str,
@@ -81,6 +73,7 @@ def results_table(
         "Task-IL": any(s.spread(kind="task_il") for s in settings),
         "published Task-IL": any(s.task_il_figure() for s in settings),
         "last test": any(s.tests_overlap for s in settings),
+        "forgetting": any(s.spread(key="forgetting") for s in settings),
         "prequential": any(windows),
         **{f"last {window:,}": True for window in windows if window},
     }
@@ -110,6 +103,7 @@ def results_table(
                 "Task-IL": spread_text(setting.spread(predictor, "task_il")),
                 "published Task-IL": "–" if task_il is None else str(published_spread(task_il)),
                 "last test": spread_text(setting.spread(predictor, key="last_test")),
+                "forgetting": spread_text(setting.spread(predictor, key="forgetting")),
                 "prequential": spread_text(setting.prequential("overall")),
             }
             for window in filter(None, windows):
@@ -123,7 +117,10 @@ def results_table(
     return found
 
 
-_BY_NETWORK = ("network", "Class-IL", "published", "Task-IL", "published Task-IL", "last test")
+_BY_NETWORK = (
+    *("network", "Class-IL", "published", "Task-IL", "published Task-IL", "last test"),
+    "forgetting",
+)
 """Columns that differ between the networks of a setting."""
 
 
