@@ -125,6 +125,8 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"inputs": IMAGES.to(torch.complex64)}, "inputs are torch.complex64"),
     ({"test": (IMAGES[..., :2], LABELS)}, r"test inputs have shape \(1, 1, 2\)"),
     ({"test": (IMAGES, LABELS + 1)}, "a test label is 4; expected 0 to 3"),
+    ({"test": (IMAGES, LABELS, LABELS)}, "test data has 3 items"),
+    ({"tests": [TensorDataset(IMAGES, LABELS)]}, "test data is of type TensorDataset"),
     ({"test": (IMAGES, LABELS), "tests": []}, "not both"),
     ({"tests": [(IMAGES, LABELS)] * 2}, "there are 2 tests for 1 tasks"),
     ({"tasks": [[0]], "groups": [[0]]}, "not both"),
@@ -192,6 +194,22 @@ def test_a_dataset_gives_the_same_stream_as_its_tensors() -> None:
     for data in (tensors, arrays):
         stream = from_dataset(data, tasks=[[1, 2]], test=data)
         assert stream.checksum == expected.checksum
+
+
+def test_the_items_of_a_dataset_may_be_dicts_with_labels() -> None:
+    named = [{"x": x, "labels": y} for x, y in zip(IMAGES, LABELS, strict=True)]
+    pairs = [({"x": x}, y) for x, y in zip(IMAGES, LABELS, strict=True)]
+    assert from_dataset(named).checksum == from_dataset(pairs).checksum
+    with pytest.raises(ValueError, match=r"item 0 .*labels"):
+        from_dataset([{"x": IMAGES[0], "y": 0}])
+
+
+@pytest.mark.parametrize("tensors", [(IMAGES,), (IMAGES, LABELS, LABELS)])
+def test_a_dataset_whose_items_are_no_pairs_is_rejected(tensors: Any) -> None:
+    with pytest.raises(ValueError, match=f"item 0 .* {len(tensors)} item"):
+        from_dataset(TensorDataset(*tensors))
+    with pytest.raises(ValueError, match=f"item 0 .* {len(tensors)} item"):
+        from_dataset(TensorDataset(IMAGES, LABELS), test=TensorDataset(*tensors))
 
 
 def test_a_dataset_accepts_all_options() -> None:

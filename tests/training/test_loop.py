@@ -439,6 +439,9 @@ def test_fit_accepts_any_iterable_of_batches() -> None:
         (7, {}, "of type int; expected a Stream or an iterable of batches"),
         (TensorDataset(*toy.inputs(8, 0)[:2]), {}, "wrap a Dataset in a DataLoader"),
         ([{"inputs": 1, "labels": 2}], {}, "must yield batches"),
+        ([{"inputs": torch.rand(4, 1, 4, 4), "y": torch.arange(4)}], {}, "labels"),
+        (DataLoader(TensorDataset(torch.rand(4, 1, 4, 4))), {}, "has 1 item"),
+        (torch.rand(4, 2, 1, 4, 4), {}, "type Tensor"),
         ([(torch.rand(4, 3), torch.arange(4))], {}, r"does not accept inputs .*\[3\]"),
         ([(torch.rand(4, 1, 4, 4), torch.arange(4) + 5)], {}, "label is 8; expected 0 to 7"),
     ],
@@ -451,6 +454,20 @@ def test_data_that_does_not_fit_is_refused(
     with pytest.raises(ValueError, match=message):
         fit(learner, data, **options)
     assert_same(learner.state_dict(), before)
+
+
+def test_batches_with_further_items_are_refused() -> None:
+    inputs, labels, _ = toy.inputs(8, 0)
+    learner = toy.learner("er")
+    before = learner.state_dict()
+    numbered = DataLoader(TensorDataset(inputs, torch.arange(8) % 2, labels), batch_size=4)
+    with pytest.raises(ValueError, match="has 3 items"):
+        fit(learner, numbered)
+    assert_same(learner.state_dict(), before)
+    assert fit(learner, ((x, y) for x, _, y in numbered)).steps == 2
+    with pytest.raises(ValueError, match="has 3 items"):
+        fit(learner, [(inputs, labels), (inputs, labels, labels)])
+    assert int(learner.steps) == 3
 
 
 def test_methods_that_need_boundaries_refuse_a_data_loader() -> None:

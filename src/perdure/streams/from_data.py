@@ -33,7 +33,7 @@ class MapDataset(Protocol):
         """Number of items."""
 
     def __getitem__(self, index: int, /) -> Any:
-        """An input (tensor, array or PIL image) and its label."""
+        """A pair of an input (tensor, array or PIL image) and its label, or a dict of both."""
 
 
 def from_tensors(
@@ -158,7 +158,8 @@ def from_dataset(
     A random transform inside the dataset is therefore applied only once; use `augment` instead.
 
     Args:
-        dataset: Training data: a sequence of (input, label). PIL images become uint8 tensors
+        dataset: Training data: a sequence of pairs (input, label), or of dicts in which the key
+            "labels" holds the label and the others the input. PIL images become uint8 tensors
             [channels, height, width]; tensors and arrays are used as they are.
         tasks: Rows of each task. Samples in no task are omitted.
         groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted,
@@ -238,7 +239,7 @@ def check_samples(
     what: str, pair: Pair, *, shape: Any = None, classes: int | None = None
 ) -> Samples:
     """The pair as samples with int64 labels; ValueError if they do not fit the stream."""
-    inputs, labels = as_pair(pair)
+    inputs, labels = as_pair(pair, "a batch" if what == "batch" else f"{what} data")
     inputs = map_leaves(lambda leaf: _check_leaf(what, leaf), inputs)
     if labels.dtype == torch.bool or labels.is_floating_point() or labels.ndim != 1:
         raise ValueError(
@@ -263,18 +264,30 @@ def check_samples(
     return Samples(inputs, labels.long())
 
 
-def as_pair(batch: Pair) -> tuple[Inputs, Tensor]:
+def as_pair(batch: Pair, what: str = "a batch") -> tuple[Inputs, Tensor]:
     """The inputs, as a structure of tensors, and the labels of a batch."""
-    if isinstance(batch, Mapping):
-        if "labels" not in batch:
-            raise ValueError(f"the dict has the keys {sorted(map(str, batch))}, but no 'labels'")
-        inputs, labels = {k: v for k, v in batch.items() if k != "labels"}, batch["labels"]
-    else:
-        inputs, labels = batch[0], batch[1]
+    inputs, labels = _divide(batch, what)
     try:
         return as_tensors(inputs), torch.as_tensor(labels)
     except TypeError:
         raise ValueError("labels are not numbers; number the classes from 0") from None
+
+
+def _divide(pair: Any, what: str) -> tuple[Any, Any]:
+    """The inputs and the labels of a batch, or the input and the label of a sample."""
+    if isinstance(pair, Samples):
+        return pair.inputs, pair.labels
+    if isinstance(pair, Mapping):
+        if "labels" not in pair:
+            keys = ", ".join(sorted(map(repr, pair)))
+            raise ValueError(f"{what} is a dict with the keys {keys}, without 'labels'")
+        return {key: value for key, value in pair.items() if key != "labels"}, pair["labels"]
+    found = f"is of type {type(pair).__name__}"
+    if isinstance(pair, Sequence) and not isinstance(pair, str | bytes):
+        if len(pair) == 2:
+            return pair[0], pair[1]
+        found = f"has {len(pair)} item{'s' * (len(pair) != 1)}"
+    raise ValueError(f"{what} {found}; expected a pair (inputs, labels)")
 
 
 def _check_leaf(what: str, leaf: Tensor) -> Tensor:
@@ -383,7 +396,7 @@ def _collect(dataset: MapDataset) -> Samples:
     inputs: Inputs = None
     labels = torch.empty(size, dtype=torch.int64)
     for i in range(size):
-        item, label = dataset[i]
+        item, label = _divide(dataset[i], f"item {i} of the dataset")
         row = map_leaves(lambda leaf: leaf[None], as_tensors(_image(item), "item"))
         if inputs is None:
             inputs = map_leaves(lambda leaf: leaf.new_empty((size, *leaf.shape[1:])), row)

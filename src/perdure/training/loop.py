@@ -394,14 +394,15 @@ class _Batches:
         except StopIteration:
             raise ValueError("data contains no batches") from None
         try:
-            self.inputs, labels = as_pair(first)
+            self.inputs, labels = as_pair(first, "the first")
             if labels.ndim != 1:
-                raise ValueError(f"its labels have {labels.ndim} dimensions")
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
+                raise ValueError(f"the labels of the first have {labels.ndim} dimensions")
+        except (TypeError, ValueError, RuntimeError) as error:
+            # What has items may be a Dataset, whose items are samples.
+            remedy = "; wrap a Dataset in a DataLoader or use from_dataset"
             raise ValueError(
-                "data must yield batches (inputs, labels [n]), or dicts with labels, but its first "
-                f"item is something else ({error}); wrap a Dataset in a DataLoader or use "
-                "from_dataset"
+                "data must yield batches (inputs, labels [n]), or dicts with labels, but "
+                f"{error}{remedy if hasattr(data, '__getitem__') else ''}"
             ) from None
         self.data = data
         self.started: Iterator[Pair] | None = itertools.chain([first], iterator)
