@@ -374,6 +374,27 @@ def test_end_task_does_nothing_by_default() -> None:
     assert not learner.needs_boundaries
 
 
+def make(method: type[Learner]) -> Learner:
+    """A learner with the arguments that its method requires."""
+    needed: dict[str, Any] = {"buffer_size": 6, "tasks": 2}
+    parameters = inspect.signature(method).parameters
+    return method(linear(), **{name: needed[name] for name in needed if name in parameters})
+
+
+@pytest.mark.parametrize("samples", [(INPUTS, LABELS), INPUTS, None, {"labels": LABELS}])
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_refuses_to_end_a_task_without_samples(
+    method: type[Learner], samples: Any
+) -> None:
+    learner = make(method)
+    learner.observe(INPUTS, LABELS)
+    before = as_bytes(learner.state_dict(), {})
+    with pytest.raises(ValueError, match=rf"{type(samples).__name__}.*Samples"):
+        learner.end_task(samples)
+    assert as_bytes(learner.state_dict(), {}) == before
+    learner.end_task(Samples(INPUTS, LABELS))
+
+
 def test_tensors_keep_their_addresses() -> None:
     learner = ER(linear(), buffer_size=4)
     learner.observe(INPUTS, LABELS)

@@ -91,10 +91,11 @@ def exclusive(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L,
 
 
 def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Samples], None]:
-    """Decorate `end_task`: all or nothing, in one thread at a time."""
+    """Decorate `end_task`: checked, all or nothing, in one thread at a time."""
 
     @wraps(method)
     def execute(self: L, samples: Samples) -> None:
+        Learner.end_task(self, samples)
         self.undo_on_failure(partial(method, self, samples))
 
     return execute
@@ -327,18 +328,23 @@ class Learner(Undoable, ABC):
             cls.end_task = _undone_on_failure(cls.end_task)  # type: ignore[assignment, method-assign]
 
     def end_task(self, samples: Samples) -> None:
-        """Called when a task ends. No-op by default.
+        """Called when a task ends. By default, only checks that its argument is `Samples`.
 
         As with `observe`, the learner is as it was before after any exception, also if a subclass
         overrides this method.
 
         Args:
-            samples: Training samples of the task.
+            samples: Training samples of the task: `Samples(inputs, labels)` with inputs and labels
+                as for `observe`.
 
         Raises:
-            ValueError: If the samples do not fit the network.
+            ValueError: If `samples` is something else, or the samples do not fit the network.
         """
-        del samples
+        if not isinstance(samples, Samples):
+            raise ValueError(
+                f"end_task was called with a {type(samples).__name__}; expected the training "
+                "samples of the task as perdure.Samples(inputs, labels)"
+            )
 
     @exclusive
     def grow(self, classes: int) -> None:
