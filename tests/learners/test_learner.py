@@ -797,6 +797,49 @@ def test_progress_is_checked_after_16_32_and_64_batches(monkeypatch: pytest.Monk
     assert all(found.equal(weights[step]) for step, found in checked.items())
 
 
+BOUNDED = [method for method in METHODS if method.needs_boundaries]
+
+
+@pytest.mark.parametrize("method", BOUNDED)
+def test_predictions_after_many_batches_without_a_boundary_warn_once(method: type[Learner]) -> None:
+    learner = make(method)
+    learner.predict(INPUTS)
+    for _ in range(199):
+        learner.observe(INPUTS, LABELS)
+    learner.predict(INPUTS)  # of a first task
+    learner.observe(INPUTS, LABELS)
+    with pytest.warns(UserWarning, match="end_task") as found:
+        learner.predict_proba(INPUTS)
+    assert [warning.filename for warning in found] == [__file__]
+    learner.observe(INPUTS, LABELS)
+    learner.predict(INPUTS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_correct_use_does_not_warn_of_boundaries(method: type[Learner], tmp_path: Path) -> None:
+    learner = make(method)
+    learner.observe(INPUTS, LABELS)
+    if learner.needs_boundaries:
+        learner.end_task(Samples(INPUTS, LABELS))
+    learner.save(tmp_path / "learner")
+    later = make(method)
+    later.load(tmp_path / "learner")
+    for each in (learner, copy.deepcopy(learner), later):
+        for _ in range(200):
+            each.observe(INPUTS, LABELS)
+        each.predict(INPUTS)
+
+
+def test_a_task_whose_end_failed_has_not_ended() -> None:
+    learner = make(learners.ICaRL)
+    with pytest.raises(ValueError, match="labels"):
+        learner.end_task(Samples(INPUTS, LABELS[:2]))
+    for _ in range(200):
+        learner.observe(INPUTS, LABELS)
+    with pytest.warns(UserWarning, match="end_task"):
+        learner.predict(INPUTS)
+
+
 def test_a_subclass_sees_the_weights_that_its_step_has_changed() -> None:
     class Reading(SGD):
         def step(self, inputs: Tensor, labels: Tensor) -> None:

@@ -60,6 +60,9 @@ a failed device, have other causes."""
 _OTHER_CAUSES = ("memory", "alloc", "CUDA error", "_STATUS_")
 """Words in the text of a RuntimeError that is not about inputs."""
 
+_BATCHES_WITHOUT_END = 200
+"""Batches of a first task after which a prediction warns that no task has ended."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 L = TypeVar("L", bound="Learner")
@@ -97,6 +100,7 @@ def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Sam
     def execute(self: L, samples: Samples) -> None:
         Learner.end_task(self, samples)
         self.undo_on_failure(partial(method, self, samples))
+        self._task_ended = True
 
     return execute
 
@@ -129,7 +133,8 @@ class Learner(Undoable, ABC):
 
     saved_by_itself: tuple[str, ...] = ("_global_random", "augmentation")
     needs_boundaries = False
-    """Whether `end_task` must be called when a task ends."""
+    """Whether `end_task` must be called when a task ends. If it never was, a prediction after 200
+    batches produces a warning."""
     replays_with_batch = False
     """Whether new and replayed samples pass through the network as one batch."""
     stores_logits = False
@@ -197,6 +202,8 @@ class Learner(Undoable, ABC):
         """Number of steps before the loss became infinite or NaN."""
         self._observed = 0
         """Number of calls of `observe`, known to the host."""
+        self._task_ended = False
+        """Whether a task has ended or may have, in a state that was loaded."""
         self._totals: dict[str, Tensor] = {}
         self._last_read: tuple[int, dict[str, float]] = (0, {})
         """Steps and totals at the last call of `metrics`."""
@@ -614,11 +621,30 @@ class Learner(Undoable, ABC):
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._probe(inputs)
+        self._check_boundaries()
         try:
             return next(iter(self.predictors().values()))(self._on_device(inputs))
         except Exception as error:
             _explain(error)
             raise
+
+    def _check_boundaries(self) -> None:
+        """Warn once if the method needs task boundaries and many batches came without one.
+
+        Whether the first task has ended is not known here. Training may be in it for long, so
+        `observe` does not warn; predictions are usually made when tasks have ended. Those that
+        monitor the first task are made without a warning for 200 batches.
+        """
+        missing = self.needs_boundaries and not self._task_ended
+        if missing and self._observed >= _BATCHES_WITHOUT_END:
+            self._task_ended = True  # warn once
+            warnings.warn(
+                f"{type(self).__name__} remembers nothing before a task ends, and none has ended "
+                f"in {self._observed} batches; when one ends, call "
+                "end_task(perdure.Samples(inputs, labels)) with its training samples, or use a "
+                "method without task boundaries, such as ER",
+                stacklevel=5,
+            )
 
     @exclusive
     def export(self, path: str | Path, example: Inputs) -> None:
@@ -750,6 +776,7 @@ class Learner(Undoable, ABC):
             check_optimizer_state(self.optimizer, self._first_settings, state["optimizer"])
             undo = grow_to_fit(self, state)
             self._load(state, check=True)
+            self._task_ended = True
         except BaseException as error:
             torch.set_grad_enabled(gradients)  # an interrupted `no_grad` leaves them disabled
             if undo is not None:
