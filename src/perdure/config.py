@@ -143,7 +143,7 @@ class RunConfig:
                 raise ValueError(f"{name} is {value}; expected a number between 0 and 1")
             if not abs(value) <= MAX_NUMBER:
                 text = f"{name} is {str(value)[:20]}"
-                raise ValueError(f"{text}; expected a number of at most {MAX_NUMBER:g}")
+                raise ValueError(f"{text}; expected a finite number of at most {MAX_NUMBER:g}")
             if name in counts and value < 1:
                 raise ValueError(f"{name} is {value}; expected 1 or more")
             if name == "--prequential-window" and not 1 <= value <= MAX_WINDOW:

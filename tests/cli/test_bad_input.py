@@ -93,8 +93,8 @@ CASES = {
     "run gcil-cifar100-longtail --method der --stream-seed published": "no run of der",
     "reproduce table2 --stream-seed 3": "deterministic",
     # hyperparameters
-    "run --lr nan": "lr is nan",
-    "run --lr inf": "lr is inf",
+    "run --lr nan": "lr is nan; expected a finite number",
+    "run --lr inf": "lr is inf; expected a finite number",
     "run --lr -0.1": "lr is -0.1",
     "run --lr 0": "lr is 0.0",
     "run --batch 0": "batch is 0",
