@@ -36,4 +36,6 @@ def main(folder: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("usage: python continue_learning.py RUN_FOLDER")
     main(sys.argv[1])

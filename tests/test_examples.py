@@ -131,6 +131,11 @@ def test_continue_learning(here: Path) -> None:
     assert (here / "learner.safetensors").is_file()
 
 
+def test_continue_learning_without_a_folder_ends_with_its_usage(here: Path) -> None:
+    with pytest.raises(SystemExit, match="usage"):
+        script(["continue_learning.py"])
+
+
 @pytest.mark.slow
 def test_pretrained_backbone(here: Path) -> None:
     printed = perform("pretrained_backbone")
