@@ -166,6 +166,18 @@ def test_classes_that_are_not_used_are_noted_once(call: Call, here: Path) -> Non
         assert any("dog" in note for note in json.loads(path.read_text())["notes"])
 
 
+def test_a_stream_without_tests_is_noted_once_unless_it_is_evaluated(call: Call) -> None:
+    words = ["run", "own_streams:batches", "--method", "sgd,er", "--workers", "1"]
+    ended = call(*words)
+    assert ended.status == 0, ended.err
+    (note,) = [line for line in ended.err.splitlines() if "--prequential" in line]
+    assert "own_streams:batches" in note
+    for evaluated in ([*words, "--prequential"], [*RUN, "--method", "sgd"]):
+        ended = call(*evaluated)
+        assert ended.status == 0, ended.err
+        assert "--prequential" not in ended.err
+
+
 def test_images_and_tables_need_no_module(call: Call, here: Path) -> None:
     for label in ("cat", "dog"):
         for i in range(10):

@@ -112,6 +112,12 @@ def run(options: RunOptions) -> int:
     if not options.output.quiet:
         notes = [note for config in configs for note in config.notes]
         notes += _partial_notes(options, [config.method for config in configs])
+        notes += [
+            f"{config.stream_title(first.stream.name)} has no tests; add --prequential to measure "
+            "accuracy"
+            for config, first in zip(configs, firsts, strict=True)
+            if not (first.stream.tests or config.prequential)
+        ]
         notes += [note for s in settings for note in _notes(s, out)]
         for note in dict.fromkeys(notes):
             print_status(f"note: {note}")
