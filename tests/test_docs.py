@@ -23,6 +23,7 @@ from perdure.cli import main, parse
 from perdure.cli.data import DataOptions, FetchOptions
 from perdure.cli.reproduce import ReproduceOptions
 from perdure.cli.run import RunOptions
+from perdure.data import DATASETS
 from perdure.experiment.grid import PAPER_TABLES
 from perdure.report import rendering
 from perdure.report.content import compose, default_title
@@ -188,8 +189,8 @@ def test_commands_parse(page: Path) -> None:
                     assert name in catalog.METHODS or ":" in name, where
             case ReproduceOptions(table=table, grid=grid):
                 assert table in PAPER_TABLES if grid is None else table is None, where
-            case DataOptions(FetchOptions(name=name)):
-                assert name, where
+            case DataOptions(FetchOptions(dataset=name)):
+                assert name in DATASETS, where
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 import os
 import re
@@ -39,6 +40,8 @@ VERBS: dict[str, tuple[type[Any], Callable[[Any], int]]] = {
     "list": (ListOptions, show_list),
     "data": (DataOptions, data),
 }
+ACTIONS = {"": tuple(VERBS), "data": ("fetch", "verify")}
+"""Names of the commands, and of the actions of those that have several."""
 
 
 def parse(argv: list[str] | None = None) -> Any:
@@ -47,6 +50,8 @@ def parse(argv: list[str] | None = None) -> Any:
     Raises:
         ValueError: With one sentence, if the arguments are invalid.
     """
+    words = sys.argv[1:] if argv is None else argv
+    _check_names(words)
     kinds = tuple(Annotated[kind, subcommand(name)] for name, (kind, _) in VERBS.items())
     verbs: Any = Union[kinds]  # noqa: UP007 - of a tuple
     errors = io.StringIO()
@@ -66,9 +71,22 @@ def parse(argv: list[str] | None = None) -> Any:
             )
     except SystemExit as end:
         if end.code:
-            words = sys.argv[1:] if argv is None else argv
             raise ValueError(_sentence(errors.getvalue(), words[0] if words else "")) from None
         raise
+
+
+def _check_names(words: list[str]) -> None:
+    """Raise ValueError if the arguments start with a command that does not exist.
+
+    Tyro calls its name an unrecognized option, and ignores it if there is --help.
+    """
+    for command, word in zip(["", *words], words[:2], strict=False):
+        names = ACTIONS.get(command, ())
+        if names and word not in names and not word.startswith("-"):
+            meant = difflib.get_close_matches(word, names, n=1)
+            remedy = f"did you mean {meant[0]}?" if meant else f"choose from {', '.join(names)}"
+            line = shlex.join(["perdure", *command.split(), word])
+            raise ValueError(f"there is no command `{line}`; {remedy}")
 
 
 def _sentence(box: str, verb: str) -> str:
@@ -79,12 +97,24 @@ def _sentence(box: str, verb: str) -> str:
         return text.strip()
     problem = sections[0].partition(" Arguments are applied to")[0].rstrip(".")
     problem = problem.removeprefix("Error parsing ").replace(" or misplaced", "")
-    problem = re.sub(r" \(applied to perdure[a-z ]*\)", "", problem)
-    hints = " ".join(sections[1:])
-    meant = re.search(r"Perhaps you meant: (--[a-z-]+)", hints)
-    if meant and (f"in perdure {verb} " in hints or "in perdure " not in hints):
-        problem += f" (did you mean {meant[1]}?)"
+    problem = re.sub(r" \(applied to perdure[a-z ]*\)", "", problem).replace("'action.", "'")
+    if meant := _suggestion(" ".join(sections[1:]), verb):
+        problem += f" (did you mean {meant}?)"
     return f"{problem}; see `perdure {f'{verb} ' if verb in VERBS else ''}--help`"
+
+
+def _suggestion(hints: str, verb: str) -> str:
+    """The first flag of the verb that tyro suggests; it suggests those of other verbs, too.
+
+    The hints are a flag, what it means, "in perdure VERB --help", and so on.
+    """
+    flag = ""
+    for hint in hints.partition("Perhaps you meant: ")[2].split(" --help"):
+        if found := re.match(r" ?(--[a-z0-9-]+)", hint):
+            flag = found[1]
+        if re.search(rf"in perdure {re.escape(verb)}( [a-z]+)?$", hint):
+            return flag
+    return ""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 from tyro.conf import Positional, arg, subcommand
 
@@ -15,8 +15,8 @@ from perdure.data import DATASETS, decoding_progress, fetch, verify
 class FetchOptions:
     """Download a dataset, verify it, and store it where runs find it."""
 
-    name: Positional[Literal["mnist", "cifar10", "cifar100", "tiny-imagenet"]]
-    """Name of the dataset."""
+    dataset: Annotated[Positional[str], arg(metavar="NAME")]
+    """mnist, cifar10, cifar100 or tiny-imagenet."""
     data: Folder = None
     """Folder to download to. Default: the user's cache folder."""
     quiet: Switch = False
@@ -51,8 +51,8 @@ def data(options: DataOptions) -> int:
     """Download a dataset, or verify datasets: status 1 if one is damaged or a named one missing."""
     action = options.action
     if isinstance(action, FetchOptions):
-        place = fetch(action.name, action.data, progress=not action.quiet)
-        print(f"{action.name} is in {place}")
+        place = fetch(action.dataset, action.data, progress=not action.quiet)
+        print(f"{action.dataset} is in {place}")
         return 0
     if action.data is not None and not action.data.is_dir():
         raise ValueError(f"--data {action.data} is not a folder")
