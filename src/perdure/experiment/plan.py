@@ -88,8 +88,9 @@ def _check_source(config: RunConfig, folder: RunFolder) -> None:
         return
     if before and before != catalog.source_hash(names.values()):
         raise ValueError(
-            f"the source of {' or '.join(names.values())} has changed since the run in "
-            f"{folder.path}; restore it, use another --out, or train again (run --restart)"
+            f"the source of {' or '.join(names.values())}, or of a module that it imports, has "
+            f"changed since the run in {folder.path}; restore it, use another --out, or train "
+            "again (run --restart)"
         )
 
 
