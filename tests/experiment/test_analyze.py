@@ -303,6 +303,24 @@ def test_a_finished_run_that_cannot_be_analysed_is_a_failure(
     assert list(json.loads(out.splitlines()[-1])["failed"]) == [str(run)]
 
 
+def test_changed_models_are_noticed(
+    shared: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = Path(shutil.copytree(shared, tmp_path / "seed-0"))
+    model = run / "models" / "stable.safetensors"
+    content = model.read_bytes()
+    model.write_bytes(content[:-1000] + bytes(1000))
+    assert main(["analyze", str(run), *FLAGS]) == 1
+    assert "models/stable.safetensors was changed" in capfd.readouterr().err
+    assert not (run / "analysis.json").exists()
+    model.write_bytes(content)
+    assert main(["analyze", str(run), *FLAGS]) == 0
+    assert "was changed" not in capfd.readouterr().err
+    model.write_bytes(content[:-1000])
+    assert main(["analyze", str(run), *FLAGS]) == 0
+    assert "models/stable.safetensors was changed" in capfd.readouterr().err
+
+
 def test_a_full_disk_does_not_keep_other_runs_from_being_analysed(
     run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

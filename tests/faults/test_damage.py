@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from perdure import load_run
 from perdure.experiment.plan import plan_setting
 from perdure.results.folder import RunFolder
-from perdure.results.records import Result
+from perdure.results.records import Result, read_run
 from perdure.state import as_bytes
 
 from . import small
@@ -135,6 +135,30 @@ def test_an_interrupted_run_ends_with_the_same_result_whatever_is_damaged(
 @given(data=st.data())
 def test_damage_to_a_finished_run_is_detected_or_harmless(whole: Path, data: Draw) -> None:
     check_finished_run(whole, expected(whole), data)
+
+
+@pytest.mark.parametrize("name", ["learner.safetensors", "models/working.safetensors"])
+def test_a_run_with_a_truncated_network_is_trained_again(
+    name: str, whole: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "runs"))
+    folder = small.folder(small.settings(), out)
+    (folder.path / name).write_bytes((folder.path / name).read_bytes()[:-1])
+    assert plan_setting(small.settings(), [0], out).missing == (0,)
+    assert name in caplog.text
+    small.make(small.settings(), out, resume=True)
+    assert contents(folder.path) == expected(whole)
+
+
+def test_a_run_whose_networks_were_removed_is_reused(whole: Path, tmp_path: Path) -> None:
+    out = Path(shutil.copytree(whole, tmp_path / "runs"))
+    folder = small.folder(small.settings(), out)
+    (folder.path / "learner.safetensors").unlink()
+    shutil.rmtree(folder.path / "models")
+    assert plan_setting(small.settings(), [0], out).complete == (0,)
+    assert read_run(folder.path).remarks == ()
+    with pytest.raises(ValueError, match=r"learner\.safetensors"):
+        load_run(folder.path)
 
 
 @pytest.mark.slow

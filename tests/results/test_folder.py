@@ -178,3 +178,21 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
         folder.read("result.json", dict)
     (tmp_path / "manifest.json").unlink()
     assert folder.read("result.json", dict)
+
+
+def test_changed_networks_are_noticed_and_missing_ones_accepted(tmp_path: Path) -> None:
+    folder = finished(tmp_path)
+    folder.check_networks(read=True)
+    model = tmp_path / "models" / "stable.safetensors"
+    content = model.read_bytes()
+    model.write_bytes(content[:-1])
+    with pytest.raises(DamagedError, match=r"models/stable\.safetensors was changed"):
+        folder.check_networks(read=False)
+    model.write_bytes(content[:-4] + bytes(4))
+    folder.check_networks(read=False)
+    with pytest.raises(DamagedError, match=r"models/stable\.safetensors was changed"):
+        folder.check_networks(read=True)
+    model.unlink()
+    (tmp_path / "learner.safetensors").unlink()
+    (tmp_path / "models" / "mine.safetensors").write_bytes(b"a user's file")
+    folder.check_networks(read=True)

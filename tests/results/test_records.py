@@ -237,3 +237,18 @@ def test_a_shape_is_made_of_lists_of_sizes(shape: object) -> None:
 @pytest.mark.parametrize("shape", [[], [3, 8], {"a": [3], "b": [[2], [4]]}])
 def test_a_shape_is_read(shape: object) -> None:
     assert read_shape(shape) == shape
+
+
+@pytest.mark.parametrize("name", ["learner.safetensors", "models/stable.safetensors"])
+def test_a_network_of_another_size_than_in_the_manifest_is_remarked(
+    tmp_path: Path, name: str
+) -> None:
+    path = write(tmp_path, record())
+    (path / name).write_bytes(b"weights")
+    write_manifest(path / "manifest.json", {"files": {name: digest(b"more weights")}})
+    found = read_run(path)
+    assert found.result == record().result
+    (remark,) = found.remarks
+    assert remark.startswith(f"{name} was changed")
+    (path / name).unlink()
+    assert read_run(path).remarks == ()

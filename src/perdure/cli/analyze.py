@@ -75,6 +75,8 @@ def analyze(options: AnalyzeOptions) -> int:
         name, has_networks = str(run.folder.path), run.folder.has_networks
         if has_analysis(run, settings) and not (options.again and has_networks):
             reused[name] = run
+            for remark in run.remarks:
+                print_status(f"note: {name}: {remark}")
         elif not run.result.tests:
             skipped[name] = "has no tests"
         elif not has_networks:
@@ -89,7 +91,7 @@ def analyze(options: AnalyzeOptions) -> int:
                     trust_code=options.trust_code,
                 )
             except (ValueError, OSError) as error:
-                failed[name] = str(error).removeprefix(name).lstrip(": ")
+                failed[name] = str(error).removeprefix(name).lstrip(":/\\ ")
                 print_status(f"failed: {name}: {failed[name]}")
                 continue
             analyzed[name] = replace(run, analysis=found)

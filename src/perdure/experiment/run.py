@@ -175,12 +175,16 @@ class _Report(Callback):
 
 
 def is_usable(folder: RunFolder) -> bool:
-    """Whether the run is complete and undamaged, so that it need not be trained again."""
+    """Whether the run is complete and undamaged, so that it need not be trained again.
+
+    Networks may be missing. Of those that are there, only the sizes are compared.
+    """
     if not folder.complete:
         return False
     try:
         for name in ("config.json", "result.json"):
             folder.check(name)
+        folder.check_networks(read=False)
     except DamagedError as error:
         _log.warning("%s (the run is trained again)", error)
         return False

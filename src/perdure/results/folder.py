@@ -132,10 +132,10 @@ class RunFolder:
         write_manifest(self.path / "manifest.json", {"files": files})
         write_json(self.path / "result.json", result)
 
-    def check(self, name: str) -> None:
+    def check(self, name: str, *, read: bool = True) -> None:
         """Raise DamagedError if a file of the finished run is not as it was written.
 
-        A folder without a manifest is not checked.
+        A folder without a manifest is not checked. Unless `read`, only the size is compared.
         """
         manifest = self.path / "manifest.json"
         if not manifest.exists():
@@ -144,7 +144,7 @@ class RunFolder:
         expected = listed.get(name) if isinstance(listed, dict) else None
         path = self.path / name
         try:
-            changed = expected is not None and differs(path, expected)
+            changed = expected is not None and differs(path, expected, read=read)
         except OSError as error:
             raise DamagedError(f"{path} cannot be read: {error.strerror}") from None
         if changed:
@@ -152,6 +152,17 @@ class RunFolder:
                 f"{path} was changed after the run wrote it; train the run again, or remove "
                 "manifest.json to use the file as it is"
             )
+
+    def check_networks(self, *, read: bool) -> None:
+        """Check `learner.safetensors`, `models` and `encoder.json`; any of them may be missing.
+
+        Raises:
+            DamagedError: As `check`.
+        """
+        models = sorted((self.path / "models").glob("*.safetensors"))
+        for path in (self.path / LEARNER_FILE, self.path / ENCODER_FILE, *models):
+            if path.exists():
+                self.check(path.relative_to(self.path).as_posix(), read=read)
 
     def read(self, name: str, kind: type[T]) -> T:
         """Read a JSON file into a typed record.

@@ -14,6 +14,7 @@ from msgspec import Meta, Struct
 
 from perdure.config import RunConfig
 from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
+from perdure.files import DamagedError
 from perdure.results.folder import RunFolder
 
 Number = Annotated[float, Meta(ge=-1e100, le=1e100)]
@@ -291,12 +292,18 @@ def read_run(path: Path, place: str | None = None) -> RunRecord:
         ValueError: If the folder is not a finished run, or a file it needs is damaged.
     """
     folder, remarks = RunFolder(path), list[str]()
+    config, facts = folder.read("config.json", RunConfig), folder.read("config.json", Facts)
+    result = folder.read("result.json", Result)
+    try:
+        folder.check_networks(read=False)
+    except DamagedError as error:
+        remarks.append(_relative(error, path))
     return RunRecord(
         str(path) if place is None else place,
         folder,
-        folder.read("config.json", RunConfig),
-        folder.read("config.json", Facts),
-        folder.read("result.json", Result),
+        config,
+        facts,
+        result,
         timing=_optional(folder, "timing.json", Timing, remarks) or Timing(),
         events=_events(folder, remarks),
         analysis=_optional(folder, "analysis.json", Analysis, remarks),
