@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+import torch
 
 from perdure.cli import parse
 from perdure.cli.reproduce import ReproduceOptions, _grid
@@ -172,6 +173,25 @@ def test_the_results_file_has_a_line_per_setting_over_all_seeds(
     found = lines(here / "out/table1.jsonl")
     assert [(line["max_steps"], line["seeds"]) for line in found] == [(3, [0, 1]), (5, [0])]
     assert json.loads(fewer.out.splitlines()[-1])["seeds"] == [1]  # what was asked for
+
+
+@pytest.mark.usefixtures("without_workers")
+def test_a_line_has_values_by_seed_and_where_they_were_computed(
+    reproduce: Call, here: Path
+) -> None:
+    old = {"hash": "0" * 8, "seeds": [0], "predictors": {}}  # a line of an earlier version
+    (here / "out").mkdir()
+    (here / "out/table1.jsonl").write_text(f"{json.dumps(old)}\n")
+    grid = [*SMALL, "--methods", "sgd", "--workers", "1", "--out", "out", "--max-steps", "3"]
+    assert reproduce(*grid, "--seeds", "0:2").status == 0
+    kept, line = lines(here / "out/table1.jsonl")
+    assert kept == old
+    results = [json.loads(path.read_text()) for path in sorted(here.glob("out/*/*/*/result.json"))]
+    expected = [result["predictors"]["working"]["class_il"]["mean"] for result in results]
+    predictors: Any = line["predictors"]
+    assert predictors["working"]["class_il"]["by_seed"] == expected
+    assert line["processors"] == [torch.backends.cpu.get_cpu_capability()]
+    assert line["torch"] == [torch.__version__]
 
 
 def test_an_invalid_results_file_is_refused_before_training(reproduce: Call, here: Path) -> None:

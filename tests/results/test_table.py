@@ -8,13 +8,14 @@ import shlex
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.config import RunConfig, parse_seeds
 from perdure.presets import Figure, paper_figures
-from perdure.results.records import Timing
+from perdure.results.records import PrequentialResult, Timing
 from perdure.results.table import Spread, group, published_spread, slug, verdict
 from perdure.streams.gcil import MemoryDraws
 
@@ -302,6 +303,27 @@ def test_a_summary_is_plain_json() -> None:
         },
         "seconds": 90.0,  # 60 each, two at a time
     }
+
+
+def test_a_summary_names_the_processors_and_versions_of_torch() -> None:
+    machines = [("AVX512", "2.13.0+cpu"), ("AVX2", "2.13.0+cpu"), (None, None)]
+    timings = [Timing(processor=processor, torch=torch) for processor, torch in machines]
+    runs = [replace(record("er", seed=s), timing=timing) for s, timing in enumerate(timings)]
+    found = setting(*runs).summary()
+    assert (found["processors"], found["torch"]) == (["AVX2", "AVX512"], ["2.13.0+cpu"])
+    assert not {"processors", "torch"} & set(setting(runs[2]).summary())
+
+
+def test_a_summary_has_prequential_accuracies_by_seed() -> None:
+    values = [PrequentialResult(window=9, samples=99, accuracy=a, overall=a + 1) for a in (60, 70)]
+    runs = [record("er", seed=s) for s in range(2)]
+    runs = [
+        replace(run, result=msgspec.structs.replace(run.result, prequential=value))
+        for run, value in zip(runs, values, strict=True)
+    ]
+    found = setting(*runs).summary()["prequential_accuracy"]
+    assert (found["overall"]["mean"], found["overall"]["by_seed"]) == (66, [61, 71])
+    assert (found["last_window"]["mean"], found["last_window"]["by_seed"]) == (65, [60, 70])
 
 
 def test_a_summary_names_what_departs_from_the_usual() -> None:

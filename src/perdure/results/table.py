@@ -276,6 +276,14 @@ class Setting:
                 "overall": {"mean": overall.mean, "std": overall.std},
                 "last_window": {"mean": last.mean, "std": last.std},
             }
+            found = [run.result.prequential for run in self.runs if run.result.prequential]
+            prequential["overall"]["by_seed"] = [result.overall for result in found]
+            prequential["last_window"]["by_seed"] = [result.accuracy for result in found]
+        timings = [run.timing for run in self.runs]
+        machines = {
+            "processors": sorted({timing.processor for timing in timings if timing.processor}),
+            "torch": sorted({timing.torch for timing in timings if timing.torch}),
+        }
         return {
             "stream": config.stream,
             "data": self.data,
@@ -287,6 +295,7 @@ class Setting:
             "seeds": self.seeds,
             "complete": self.complete,
             "steps": [run.result.steps for run in self.runs],
+            **{name: values for name, values in machines.items() if values},
             "predictors": predictors,
             **({"prequential_accuracy": prequential} if prequential else {}),
             "seconds": self.seconds(),
