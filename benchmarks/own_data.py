@@ -202,15 +202,15 @@ def turned(samples: Samples, angle: float) -> Samples:
     return samples._replace(inputs=found.round().to(x.dtype))
 
 
-def batches(stream: Stream, steps: int, seed: int) -> Iterator[Samples]:
+def batches(stream: Stream, steps: int, seed: int, batch: int = BATCH) -> Iterator[Samples]:
     """The batches of all tasks, each task having an equal share of the steps."""
     draws = torch.Generator().manual_seed(seed)
     for task in stream.tasks:
         order = torch.empty(0, dtype=torch.int64)
         for _ in range(steps // len(stream.tasks)):
-            if len(order) < BATCH:
+            if len(order) < batch:
                 order = torch.cat([order, torch.randperm(len(task.labels), generator=draws)])
-            rows, order = order[:BATCH], order[BATCH:]
+            rows, order = order[:batch], order[batch:]
             yield task.rows(rows)
 
 
