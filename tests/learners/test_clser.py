@@ -467,6 +467,50 @@ def test_invalid_arguments_are_rejected(arguments: dict[str, float], message: st
         CLSER(nn.Linear(3, 2), **{"buffer_size": 4, **arguments})  # type: ignore[arg-type]
 
 
+# -- small batches ----------------------------------------------------------------------------
+
+
+def stable_weights(batches: list[int], **given: Any) -> list[float]:
+    """Weight of the working network in each update of the stable memory."""
+    torch.manual_seed(0)
+    network = nn.Linear(2, 2).double()
+    learner = CLSER(network, buffer_size=10, lr=1e-3, **given)
+    average = next(learner.stable.network.parameters())
+    found = []
+    for size in batches:
+        before = average.clone()
+        learner.observe(torch.rand(size, 2, dtype=torch.float64), torch.arange(size) % 2)
+        moved = average - before
+        distance = network.weight.detach() - before
+        found.append(float((moved * distance).sum() / (distance * distance).sum()))
+    return found
+
+
+def test_windows_count_fewer_updates_with_small_batches_until_the_stream_is_long() -> None:
+    weights = stable_weights([4] * 450)
+    for n, weight in enumerate(weights, 1):
+        full = 4 * n / 16
+        past = min(n - 1, full * max(1, full / 100))
+        assert weight == pytest.approx(1 / (1 + 0.05 * past), rel=1e-4)
+
+
+@pytest.mark.parametrize(("batch", "memory_batch"), [(2, 16), (3, 16), (4, 16), (8, 16), (2, 4)])
+def test_windows_depend_on_new_samples_per_replayed_one(batch: int, memory_batch: int) -> None:
+    weights = stable_weights([batch] * 4, memory_batch=memory_batch)
+    assert weights[3] == pytest.approx(1 / (1 + 0.05 * min(3, 8 * batch / memory_batch)))
+
+
+def test_windows_of_large_batches_do_not_depend_on_their_size() -> None:
+    sizes = [16] * 20 + [32, 20, 3] * 20  # the last batch of a task may be small
+    assert stable_weights(sizes) == stable_weights(sizes, window_ratio=None)
+
+
+@pytest.mark.parametrize("window_ratio", [0, -1.0, math.nan, "a"])
+def test_invalid_window_ratio_is_rejected(window_ratio: Any) -> None:
+    with pytest.raises(ValueError, match="window_ratio is"):
+        CLSER(nn.Linear(2, 2), buffer_size=10, window_ratio=window_ratio)
+
+
 # -- warning about a memory that lags ---------------------------------------------------------
 
 

@@ -153,6 +153,21 @@ def test_windowed_average_matches_its_formula(window: float, decay: float) -> No
         assert value(memory.network) == pytest.approx(expected, abs=1e-13)
 
 
+@pytest.mark.parametrize("rate", [1.0, 0.5])
+def test_window_counts_the_updates_of_as_many_steps_as_it_may(rate: float) -> None:
+    working, expected, updates = line(0.0), 7.0, 0
+    memory = memory_at(working, 7.0, decay=0.99, window=0.5, rate=rate, update="regular")
+    for step in range(1, 100):
+        with torch.no_grad():
+            working.weight.fill_(math.sin(step))
+        memory.update(torch.tensor(step), torch.tensor(step / 8))
+        if step == 1 or step * rate == int(step * rate):
+            expected += (math.sin(step) - expected) / (1 + 0.5 * min(updates, step / 8 * rate))
+            updates += 1
+        assert value(memory.network) == pytest.approx(expected, abs=1e-13)
+    assert int(memory.updates) == updates
+
+
 def test_window_of_one_is_the_mean_of_all_updates() -> None:
     working = line(0.0)
     memory = memory_at(working, 99.0, decay=0.9999, window=1.0)

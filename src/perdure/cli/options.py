@@ -117,6 +117,8 @@ class Hyperparameters:
     """clser: α_P, decay of the plastic memory."""
     plastic_window: OptionalNumber = None
     """clser: share of past updates that the plastic memory averages over; 0: published warm-up."""
+    window_ratio: OptionalNumber = None
+    """clser: new per replayed samples below which windows are shorter at first; 0: never."""
     rate: OptionalNumber = None
     """mean-er: share of steps that update its memory."""
     decay: OptionalNumber = None

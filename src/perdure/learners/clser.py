@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from perdure.arguments import check_weights
+from perdure.arguments import check_weights, is_number
 from perdure.learners.checks import Augment
 from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.predictor import Normalise, Predictor
@@ -38,6 +38,9 @@ class CLSER(ConsistentReplay):
         plastic_window: Share of the past updates that the plastic memory θ_P averages over.
         plastic_decay: Decay α_P of the plastic memory.
         plastic_rate: Share r_P of the steps that update the plastic memory.
+        window_ratio: Ratio of new to replayed samples per step below which the windows are shorter
+            at the start of a stream (see `counted_steps`); None for windows that do not depend on
+            it.
         update: When the memories are updated: at "random" steps, as published, or at "regular"
             intervals with the same mean rate.
         lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
@@ -76,6 +79,7 @@ class CLSER(ConsistentReplay):
         plastic_window: float | None = 0.03,
         plastic_decay: float = 0.9999,
         plastic_rate: float = 1.0,
+        window_ratio: float | None = 0.5,
         update: Update = "random",
         lr: float | None = None,
         optimizer: Optimizer | None = None,
@@ -104,6 +108,11 @@ class CLSER(ConsistentReplay):
         )
         check_weights(consistency_weight=consistency_weight)
         self.consistency_weight = consistency_weight
+        if not (window_ratio is None or (is_number(window_ratio) and window_ratio > 0)):
+            raise ValueError(
+                f"window_ratio is {window_ratio!r}; expected a number above 0, or None"
+            )
+        self.window_ratio = window_ratio
         average = partial(SemanticMemory, network, update=update, seed=seed)
         self.plastic = average(
             window=plastic_window, decay=plastic_decay, rate=plastic_rate, name="plastic"
@@ -134,8 +143,9 @@ class CLSER(ConsistentReplay):
 
     def consolidate(self) -> None:
         """Lines 8 to 10: update each memory at its own steps."""
-        self.plastic.update(self.steps)
-        self.stable.update(self.steps)
+        most = self.counted_steps()
+        self.plastic.update(self.steps, most)
+        self.stable.update(self.steps, most)
 
     def predictors(self) -> dict[str, Predictor]:
         """Return the stable memory, which predicts, the plastic memory and the working network."""

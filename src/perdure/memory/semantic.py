@@ -108,15 +108,16 @@ class SemanticMemory(Undoable):
             return call(self.network, x)
 
     @torch.no_grad()
-    def update(self, step: Tensor) -> None:
+    def update(self, step: Tensor, most: Tensor | None = None) -> None:
         """Move towards the working network if this step is one that updates the memory.
 
         Other steps use a weight of zero, so that the decision stays on the device.
 
         Args:
             step: Number of the current training step, counted from 1.
+            most: Number of training steps whose updates a window counts at most; None for all.
         """
-        weight = self._weight(step)
+        weight = self._weight(step, most)
         if self._device.type == "cuda" and self._can_fuse():
             save_tensors(self, self._averaged)
             self._fused_update(weight)
@@ -127,7 +128,7 @@ class SemanticMemory(Undoable):
             save_tensors(self, self._averaged)
             update()
 
-    def _weight(self, step: Tensor) -> Tensor:
+    def _weight(self, step: Tensor, most: Tensor | None) -> Tensor:
         """Return the weight of the working network in this step: 0 if no update is due."""
         dtype = self._averaged[0].dtype
         due = self._is_due(step) if self.rate < 1 else None
@@ -136,7 +137,10 @@ class SemanticMemory(Undoable):
         else:
             if due is not None:
                 due |= self.updates == 0
-            weight = self.updates.to(dtype).mul_(self.window).add_(1).reciprocal_()
+            past = self.updates
+            if most is not None:
+                past = torch.minimum(past, most * self.rate)
+            weight = past.to(dtype).mul_(self.window).add_(1).reciprocal_()
             self.updates += 1 if due is None else due
         weight.clamp_(min=1 - self.decay)
         return weight if due is None else weight.mul_(due)
