@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import perdure
 from perdure import catalog, data
@@ -100,6 +101,8 @@ def test_the_json_line_has_exactly_its_schema(call: Call) -> None:
         "seeds": [0],
         "complete": False,
         "steps": [30],
+        "processors": [torch.backends.cpu.get_cpu_capability()],
+        "torch": [torch.__version__],
         "predictors": {"stable": kinds, "plastic": kinds, "working": kinds},
     }
     assert all(50 < mean <= 100 for found in means.values() for mean in found.values())

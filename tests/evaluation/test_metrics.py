@@ -86,6 +86,7 @@ def test_incremental_accuracy_equals_its_definition(matrix: list[list[float]]) -
     means = [np.mean(row[: k + 1]) for k, row in enumerate(matrix[1:])]
     assert incremental_accuracy(matrix) == pytest.approx(np.mean(means))
     assert incremental_accuracy([[0.0], [50.0]]) is None
+    assert incremental_accuracy([*matrix[:-1], [None] * len(matrix[0])]) is None
 
 
 @given(matrices())

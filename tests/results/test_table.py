@@ -298,6 +298,7 @@ def test_a_summary_is_plain_json() -> None:
             "working": {
                 "class_il": {"mean": 84.0, "std": 4.0, "by_seed": [80.0, 84.0, 88.0]},
                 "task_il": {"mean": 98.0, "std": 0.0, "by_seed": [98.0] * 3},
+                "incremental": {"mean": 84.0, "std": 4.0, "by_seed": [80.0, 84.0, 88.0]},
                 "forgetting": {"mean": 1.0, "std": 0.0, "by_seed": [1.0] * 3},
             }
         },

@@ -57,7 +57,6 @@ def test_figures_equal_those_computed_by_hand() -> None:
         "matrix": ROWS,
         "mean": (60 + 50 + 95) / 3,
         "last_test": 95.0,
-        "incremental": (90 + (70 + 80) / 2 + (60 + 50 + 95) / 3) / 3,
         "forgetting": ((90 - 60) + (80 - 50)) / 2,
         "backward_transfer": ((60 - 90) + (50 - 80)) / 2,
         "forward_transfer": ((15 - 20) + (25 - 30)) / 2,

@@ -39,19 +39,20 @@ def forgetting(matrix: Matrix) -> float | None:
 
 
 def incremental_accuracy(matrix: Matrix) -> float | None:
-    """Mean over the tasks of the accuracy on all tests so far; None for a single task.
+    """Mean over the tasks of the accuracy on all tests so far.
 
-    Also called average incremental accuracy.
+    Also called average incremental accuracy. None for a single task, or if an entry is missing.
 
     >>> incremental_accuracy([[0.0, 0.0], [90.0, 10.0], [70.0, 80.0]])
     82.5
     """
-    if len(matrix) <= 2:
-        return None
-    return _mean(
-        math.fsum(_value(value) for value in row[:seen]) / seen
-        for seen, row in enumerate(matrix[1:], start=1)
-    )
+    means: list[float] = []
+    for seen, row in enumerate(matrix[1:], start=1):
+        known = [value for value in row[:seen] if value is not None]
+        if len(known) < seen:
+            return None
+        means.append(math.fsum(known) / seen)
+    return _mean(means) if len(means) > 1 else None
 
 
 def backward_transfer(matrix: Matrix) -> float | None:

@@ -13,7 +13,14 @@ import msgspec
 from msgspec import Meta, Struct
 
 from perdure.config import RunConfig
-from perdure.evaluation import Agreement, Calibration, Confusion, Flatness, TaskProbabilities
+from perdure.evaluation import (
+    Agreement,
+    Calibration,
+    Confusion,
+    Flatness,
+    TaskProbabilities,
+    incremental_accuracy,
+)
 from perdure.files import DamagedError
 from perdure.results.folder import RunFolder
 
@@ -82,10 +89,14 @@ class Scores(Struct, frozen=True, kw_only=True):
     matrix: Matrix
     mean: Percent
     last_test: Percent = None
-    incremental: Percent = None
     forgetting: Percent = None
     backward_transfer: Percent = None
     forward_transfer: Percent = None
+
+    @property
+    def incremental(self) -> Percent:
+        """Average incremental accuracy; None where forgetting is undefined."""
+        return None if self.forgetting is None else incremental_accuracy(self.matrix)
 
 
 class PredictorResult(Struct, frozen=True, kw_only=True):

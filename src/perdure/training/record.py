@@ -16,7 +16,6 @@ from perdure.evaluation import (
     backward_transfer,
     forgetting,
     forward_transfer,
-    incremental_accuracy,
 )
 from perdure.learners import Learner
 from perdure.state import State
@@ -200,7 +199,6 @@ class Record:
             "matrix": matrix,
             "mean": self._mean(matrix) if self.moments[-1] >= 0 else None,
             "last_test": matrix[-1][-1] if complete else None,
-            "incremental": incremental_accuracy(matrix) if disjoint else None,
             "forgetting": forgetting(matrix) if disjoint else None,
             "backward_transfer": backward_transfer(matrix) if disjoint else None,
             "forward_transfer": forward_transfer(matrix) if disjoint and evaluated_first else None,
