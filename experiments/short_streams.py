@@ -79,7 +79,7 @@ def delay(data: Path, seeds: range, results: Path) -> None:
     """Make the runs that are missing and print the table."""
     n0 = 0
 
-    def weight(self: SemanticMemory, step: Tensor, most: Tensor | None) -> Tensor:
+    def weight(self: SemanticMemory, step: Tensor, counted_steps: Tensor | None) -> Tensor:
         assert self.window is not None
         assert self.rate == 1
         averaged = (self.updates - n0).clamp(min=0) * self.window

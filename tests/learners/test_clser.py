@@ -505,7 +505,7 @@ def test_windows_of_large_batches_do_not_depend_on_their_size() -> None:
     assert stable_weights(sizes) == stable_weights(sizes, window_ratio=None)
 
 
-@pytest.mark.parametrize("window_ratio", [0, -1.0, math.nan, "a"])
+@pytest.mark.parametrize("window_ratio", [0, -1.0, math.nan, math.inf, "a"])
 def test_invalid_window_ratio_is_rejected(window_ratio: Any) -> None:
     with pytest.raises(ValueError, match="window_ratio is"):
         CLSER(nn.Linear(2, 2), buffer_size=10, window_ratio=window_ratio)

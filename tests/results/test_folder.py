@@ -182,17 +182,17 @@ def test_a_changed_file_is_noticed(tmp_path: Path) -> None:
 
 def test_changed_networks_are_noticed_and_missing_ones_accepted(tmp_path: Path) -> None:
     folder = finished(tmp_path)
-    folder.check_networks(read=True)
+    folder.check_artifacts(read=True)
     model = tmp_path / "models" / "stable.safetensors"
     content = model.read_bytes()
     model.write_bytes(content[:-1])
     with pytest.raises(DamagedError, match=r"models/stable\.safetensors was changed"):
-        folder.check_networks(read=False)
+        folder.check_artifacts(read=False)
     model.write_bytes(content[:-4] + bytes(4))
-    folder.check_networks(read=False)
+    folder.check_artifacts(read=False)
     with pytest.raises(DamagedError, match=r"models/stable\.safetensors was changed"):
-        folder.check_networks(read=True)
+        folder.check_artifacts(read=True)
     model.unlink()
     (tmp_path / "learner.safetensors").unlink()
     (tmp_path / "models" / "mine.safetensors").write_bytes(b"a user's file")
-    folder.check_networks(read=True)
+    folder.check_artifacts(read=True)

@@ -42,6 +42,14 @@ def test_classes_are_folders_and_a_share_is_held_out(tmp_path: Path) -> None:
     assert again.checksum == stream.checksum
 
 
+def test_a_test_folder_without_a_train_folder_is_not_a_class(tmp_path: Path) -> None:
+    fill(tmp_path, "a", "b", "test")
+    assert from_image_folder(tmp_path, size=2).class_names == ("a", "b", "test")
+    fill(tmp_path, "test/a", "test/b")
+    with pytest.raises(ValueError, match="train"):
+        from_image_folder(tmp_path, size=2)
+
+
 def test_a_test_folder_is_used(tmp_path: Path) -> None:
     fill(tmp_path, "train/a", "train/b")
     fill(tmp_path, "test/a", "test/b", count=2)

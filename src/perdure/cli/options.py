@@ -118,7 +118,7 @@ class Hyperparameters:
     plastic_window: OptionalNumber = None
     """clser: share of past updates that the plastic memory averages over; 0: published warm-up."""
     window_ratio: OptionalNumber = None
-    """clser: new per replayed samples below which windows are shorter at first; 0: never."""
+    """clser: windows are shorter at first if steps have fewer new per replayed samples; 0: off."""
     rate: OptionalNumber = None
     """mean-er: share of steps that update its memory."""
     decay: OptionalNumber = None

@@ -86,7 +86,7 @@ def analyze(
     run = read_run(Path(folder))
     if not trust_code:
         refuse_user_code(run.config, run.folder.path)
-    run.folder.check_networks(read=True)
+    run.folder.check_artifacts(read=True)
     learner = load_run(run.folder.path, device=device, trust_code=trust_code)
     content = _compute(run, learner, settings or AnalysisSettings(), data_root, device)
     write_json(Path(folder) / "analysis.json", content)

@@ -39,8 +39,8 @@ def read_dataset(
 ) -> Dataset | None:
     """The dataset on the run's device; None if the stream supplies the data.
 
-    `progress` shows on stderr that a large dataset is decoded. `stop` is asked meanwhile; when it
-    returns a signal's number, Interrupted is raised.
+    `progress` shows on stderr that a large dataset is decoded. `stop` is called while
+    it is; when it returns a signal's number, Interrupted is raised.
     """
     if config.dataset is None:
         return None

@@ -177,14 +177,14 @@ class _Report(Callback):
 def is_usable(folder: RunFolder) -> bool:
     """Whether the run is complete and undamaged, so that it need not be trained again.
 
-    Networks may be missing. Of those that are there, only the sizes are compared.
+    Networks may be missing. Only the sizes of the others are compared.
     """
     if not folder.complete:
         return False
     try:
         for name in ("config.json", "result.json"):
             folder.check(name)
-        folder.check_networks(read=False)
+        folder.check_artifacts(read=False)
     except DamagedError as error:
         _log.warning("%s (the run is trained again)", error)
         return False

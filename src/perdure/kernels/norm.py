@@ -361,7 +361,10 @@ _compiled: set[object] = set()
 
 
 def _compile(x: Tensor, layer: Sequence[Any], options: Sequence[Any]) -> None:
-    """Compile the kernels of both passes in parallel, with and without shortcut and ReLU."""
+    """Compile the kernels of both passes in parallel, for the uses of a residual block.
+
+    These are ReLU, shortcut and ReLU, and neither.
+    """
     few = x[:2].detach()
     with ThreadPoolExecutor() as threads, triton.AsyncCompileMode(threads):
         for shortcut, relu in ((None, True), (few, True), (None, False)):
@@ -390,6 +393,7 @@ def norm_add_relu(
     """
     layer = (norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.num_batches_tracked)
     options = (norm.momentum, norm.eps)
+    # What Triton compiles a kernel for: dtype, tile width, and whether rows are aligned.
     kind = (x.device, x.dtype, min(_WIDTH, x.shape[1]), x.shape[1] % 16 == 0)
     if kind not in _compiled:
         _compile(x, layer, options)

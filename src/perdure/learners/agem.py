@@ -46,7 +46,7 @@ class AGEM(ProjectedGradient):
         {0: 10}
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
 
     def __init__(
         self,

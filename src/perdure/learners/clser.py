@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from os import PathLike
 from typing import Any
@@ -16,6 +17,9 @@ from perdure.learners.consistency import ConsistentReplay, ReplayLogits
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import AgeHistogram, AgeTrackingReservoir, SemanticMemory, Update
 from perdure.structures import Inputs
+
+_SHORT = 100
+"""Steps with `window_ratio` new samples for each replayed one up to which a stream is short."""
 
 
 class CLSER(ConsistentReplay):
@@ -39,8 +43,8 @@ class CLSER(ConsistentReplay):
         plastic_decay: Decay α_P of the plastic memory.
         plastic_rate: Share r_P of the steps that update the plastic memory.
         window_ratio: Ratio of new to replayed samples per step below which the windows are shorter
-            at the start of a stream (see `counted_steps`); None for windows that do not depend on
-            it.
+            at the start of a stream: if steps with this ratio would number k, the windows count at
+            most k · max(1, k / 100) past updates. None for all updates.
         update: When the memories are updated: at "random" steps, as published, or at "regular"
             intervals with the same mean rate.
         lr: Learning rate of the default optimizer, plain SGD; 0.1 by default.
@@ -62,7 +66,7 @@ class CLSER(ConsistentReplay):
         ['stable', 'plastic', 'working']
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     memory: AgeTrackingReservoir
 
     def __init__(
@@ -108,7 +112,7 @@ class CLSER(ConsistentReplay):
         )
         check_weights(consistency_weight=consistency_weight)
         self.consistency_weight = consistency_weight
-        if not (window_ratio is None or (is_number(window_ratio) and window_ratio > 0)):
+        if not (window_ratio is None or (is_number(window_ratio) and 0 < window_ratio < math.inf)):
             raise ValueError(
                 f"window_ratio is {window_ratio!r}; expected a number above 0, or None"
             )
@@ -143,9 +147,21 @@ class CLSER(ConsistentReplay):
 
     def consolidate(self) -> None:
         """Lines 8 to 10: update each memory at its own steps."""
-        most = self.counted_steps()
-        self.plastic.update(self.steps, most)
-        self.stable.update(self.steps, most)
+        counted = self._counted_steps()
+        self.plastic.update(self.steps, counted)
+        self.stable.update(self.steps, counted)
+
+    def _counted_steps(self) -> Tensor | None:
+        """Return the number of past steps whose updates the windows count at most; None for all.
+
+        If a step had `window_ratio` new samples for each replayed one, the samples so far would
+        make k steps; the windows count k · max(1, k / 100). With fewer new samples per step, the
+        windows of a short stream are therefore shorter.
+        """
+        if self.window_ratio is None:
+            return None
+        full = self.memory.seen / (self.window_ratio * self.memory_batch)
+        return full * (full / _SHORT).clamp(min=1)
 
     def predictors(self) -> dict[str, Predictor]:
         """Return the stable memory, which predicts, the plastic memory and the working network."""

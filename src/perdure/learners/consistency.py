@@ -19,8 +19,6 @@ _LAG = 0.1
 _LAG_CHECKS = 3
 """Successive checks that must show a lag before there is a warning."""
 _LAG_SAMPLES = 256
-_SHORT = 100
-"""Steps with `window_ratio` new samples for each replayed one up to which a stream is short."""
 
 
 class ReplayLogits(NamedTuple):
@@ -38,8 +36,6 @@ class ConsistentReplay(ReplayLearner):
     replays_with_batch = True
     memory: Reservoir
     consistency_weight: float
-    window_ratio: float | None = None
-    """Ratio of new to replayed samples below which windows are shorter at the start of a stream."""
     _lags = 0
     """Successive checks that showed a lag; -1 after the warning."""
 
@@ -93,18 +89,6 @@ class ConsistentReplay(ReplayLearner):
     @abstractmethod
     def consolidate(self) -> None:
         """Update the semantic memories after the optimizer step."""
-
-    def counted_steps(self) -> Tensor | None:
-        """Return the number of past steps whose updates the windows count at most; None for all.
-
-        If a step had `window_ratio` new samples for each replayed one, the samples so far would
-        make k steps; the windows count k · max(1, k / 100). With fewer new samples per step, the
-        windows of a short stream are therefore shorter.
-        """
-        if self.window_ratio is None:
-            return None
-        full = self.memory.seen / (self.window_ratio * self.memory_batch)
-        return full * (full / _SHORT).clamp(min=1)
 
     def record_sources(self, source: Tensor | None) -> None:
         """Collect statistics about the sources of replay logits. No-op by default."""

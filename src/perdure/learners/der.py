@@ -49,7 +49,7 @@ class DER(ReplayLearner):
         torch.Size([20, 3])
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
     stores_logits = True

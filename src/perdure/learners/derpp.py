@@ -50,7 +50,7 @@ class DERPP(ReplayLearner):
         ['cross_entropy', 'logit_distance', 'loss', 'replay_cross_entropy']
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
     stores_logits = True

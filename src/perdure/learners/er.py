@@ -39,7 +39,7 @@ class ER(ReplayLearner):
         ER(network=15 parameters, memory=Reservoir(20 of 20 samples), steps=3)
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     replays_with_batch = True
     memory: Reservoir
 

@@ -43,7 +43,7 @@ class ERACE(ReplayLearner):
         ['cross_entropy', 'loss', 'replay_cross_entropy']
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     memory: Reservoir
     default_lr = 0.03
 

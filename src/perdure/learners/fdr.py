@@ -49,7 +49,7 @@ class FDR(ReplayLearner):
         {0: 10, 1: 10}
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     needs_boundaries = True
     memory: BalancedTaskBuffer
     default_lr = 0.03

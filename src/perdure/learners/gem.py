@@ -128,7 +128,7 @@ class GEM(ProjectedGradient):
         {0: 10}
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     capturable = False  # the quadratic programme is solved on the host
 
     def __init__(

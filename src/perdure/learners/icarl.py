@@ -56,7 +56,7 @@ class ICaRL(Learner):
     """
 
     saved_by_itself = (*Learner.saved_by_itself, "new")
-    _changes_weights_last = True
+    changes_weights_last = True
     needs_boundaries = True
     replays_with_batch = True
     memory: ExemplarSet

@@ -93,7 +93,7 @@ def exclusive(method: Callable[Concatenate[L, P], T]) -> Callable[Concatenate[L,
     return execute
 
 
-def _undone_on_failure(method: Callable[[L, Samples], None]) -> Callable[[L, Samples], None]:
+def _guarded(method: Callable[[L, Samples], None]) -> Callable[[L, Samples], None]:
     """Decorate `end_task`: checked, all or nothing, in one thread at a time."""
 
     @wraps(method)
@@ -135,6 +135,9 @@ class Learner(Undoable, ABC):
     needs_boundaries = False
     """Whether `end_task` must be called when a task ends. If it never was, a prediction after 200
     batches produces a warning."""
+    changes_weights_last = False
+    """Whether `step` reads neither weights nor stored samples after it has changed them, so that a
+    failed step is undone without copies. Not inherited: the step of a subclass may read them."""
     replays_with_batch = False
     """Whether new and replayed samples pass through the network as one batch."""
     stores_logits = False
@@ -202,6 +205,7 @@ class Learner(Undoable, ABC):
         """Number of steps before the loss became infinite or NaN."""
         self._observed = 0
         """Number of calls of `observe`, known to the host."""
+        self._warned_of_boundaries = False
         self._task_ended = False
         """Whether a task has ended or may have, in a state that was loaded."""
         self._totals: dict[str, Tensor] = {}
@@ -258,10 +262,9 @@ class Learner(Undoable, ABC):
         with global_generators, self._lock:
             number = self._observed + 1
             checks = number >= 16 and number.bit_count() == 1
-            # Not for a subclass, whose step may read the weights after it has changed them.
-            last = "_changes_weights_last" in vars(type(self)) and self.device.type == "cpu"
+            last = vars(type(self)).get("changes_weights_last") and self.device.type == "cpu"
             learn = partial(self._learn, inputs, labels, check, number, checks)
-            self._execute(learn, may_postpone=last and not checks)
+            self._execute(learn, may_postpone=bool(last) and not checks)
 
     def _learn(
         self, inputs: Inputs, labels: Labels, check: bool, number: int, progress: bool
@@ -332,7 +335,7 @@ class Learner(Undoable, ABC):
     def __init_subclass__(cls, **arguments: Any) -> None:
         super().__init_subclass__(**arguments)
         if "end_task" in vars(cls):
-            cls.end_task = _undone_on_failure(cls.end_task)  # type: ignore[assignment, method-assign]
+            cls.end_task = _guarded(cls.end_task)  # type: ignore[assignment, method-assign]
 
     def end_task(self, samples: Samples) -> None:
         """Called when a task ends. By default, only checks that its argument is `Samples`.
@@ -635,9 +638,10 @@ class Learner(Undoable, ABC):
         `observe` does not warn; predictions are usually made when tasks have ended. Those that
         monitor the first task are made without a warning for 200 batches.
         """
-        missing = self.needs_boundaries and not self._task_ended
-        if missing and self._observed >= _BATCHES_WITHOUT_END:
-            self._task_ended = True  # warn once
+        if not self.needs_boundaries or self._task_ended or self._warned_of_boundaries:
+            return
+        if self._observed >= _BATCHES_WITHOUT_END:
+            self._warned_of_boundaries = True
             warnings.warn(
                 f"{type(self).__name__} remembers nothing before a task ends, and none has ended "
                 f"in {self._observed} batches; when one ends, call "

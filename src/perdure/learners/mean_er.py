@@ -51,7 +51,7 @@ class MeanER(ConsistentReplay):
         ['mean', 'working']
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
 
     def __init__(
         self,

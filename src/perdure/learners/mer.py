@@ -54,7 +54,7 @@ class MER(ReplayLearner):
         (3, 3)
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
     replays_with_batch = True
     memory: Reservoir
 

@@ -32,7 +32,7 @@ class SGD(Learner):
         torch.Size([2])
     """
 
-    _changes_weights_last = True
+    changes_weights_last = True
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """θ ← θ − η ∇ CE(f(X), Y).

@@ -31,7 +31,8 @@ class SemanticMemory(Undoable):
     With a `window`, the n-th update of the memory has w = max(1 / (1 + window·(n − 1)), 1 − decay).
     The memory then averages over roughly the last `window` share of its updates (polynomial-decay
     averaging, Shamir and Zhang, 2013), at most 1 / (1 − decay) of them, whatever the length of the
-    stream. The first step always makes an update, which copies the working network.
+    stream. The first step always makes an update, which copies the working network. `update` can
+    limit n − 1.
 
     Without one, w = max(1 / (step + 1), 1 − decay), the warm-up that the CLS-ER paper uses. It
     counts all training steps: with a small `rate`, the random initial weights keep a large share
@@ -108,16 +109,17 @@ class SemanticMemory(Undoable):
             return call(self.network, x)
 
     @torch.no_grad()
-    def update(self, step: Tensor, most: Tensor | None = None) -> None:
+    def update(self, step: Tensor, counted_steps: Tensor | None = None) -> None:
         """Move towards the working network if this step is one that updates the memory.
 
         Other steps use a weight of zero, so that the decision stays on the device.
 
         Args:
             step: Number of the current training step, counted from 1.
-            most: Number of training steps whose updates a window counts at most; None for all.
+            counted_steps: Number of training steps whose updates a window counts at most; None for
+                all.
         """
-        weight = self._weight(step, most)
+        weight = self._weight(step, counted_steps)
         if self._device.type == "cuda" and self._can_fuse():
             save_tensors(self, self._averaged)
             self._fused_update(weight)
@@ -128,7 +130,7 @@ class SemanticMemory(Undoable):
             save_tensors(self, self._averaged)
             update()
 
-    def _weight(self, step: Tensor, most: Tensor | None) -> Tensor:
+    def _weight(self, step: Tensor, counted_steps: Tensor | None) -> Tensor:
         """Return the weight of the working network in this step: 0 if no update is due."""
         dtype = self._averaged[0].dtype
         due = self._is_due(step) if self.rate < 1 else None
@@ -138,8 +140,8 @@ class SemanticMemory(Undoable):
             if due is not None:
                 due |= self.updates == 0
             past = self.updates
-            if most is not None:
-                past = torch.minimum(past, most * self.rate)
+            if counted_steps is not None:
+                past = torch.minimum(past, counted_steps * self.rate)
             weight = past.to(dtype).mul_(self.window).add_(1).reciprocal_()
             self.updates += 1 if due is None else due
         weight.clamp_(min=1 - self.decay)

@@ -248,8 +248,8 @@ def seeds(comparison: Comparison, setting: Setting) -> Table:
         f"seeds-{setting.key}",
         f"Seeds of {setting.label} on {comparison.name}",
         "Accuracy of each network after the last task, percent."
-        if setting.spread()
-        else "Accuracy in percent.",
+        if setting.spread() and setting.complete
+        else f"Accuracy in percent. {cut_short([setting])}".rstrip(),
         rows,
     )
 

@@ -12,7 +12,10 @@ from perdure.evaluation import Flatness
 from perdure.results.records import RunRecord
 from perdure.results.table import Collection, Setting, Spread
 
-Status = Literal["supported", "contradicted", "inconclusive", "untested"]
+Outcome = Literal["supported", "contradicted", "inconclusive"]
+"""What the numbers of one setting show."""
+Status = Literal[Outcome, "untested"]
+"""What all settings show; "untested" if there are none."""
 Better = Literal["higher", "lower"]
 Numbers = dict[str, Spread]
 Measure = Callable[[RunRecord], float | None]
@@ -35,7 +38,7 @@ class Evidence:
     """
 
     setting: str
-    status: Status
+    status: Outcome
     numbers: Numbers
 
 
@@ -249,9 +252,9 @@ class _Case:
     settings: list[Setting]
 
     def representing(self, *methods: str) -> dict[str, Setting]:
-        """The settings of these methods; regular updates do not represent a method."""
+        """The settings of these methods; changed hyperparameters do not represent a method."""
         found = {name: self.methods[name] for name in methods if name in self.methods}
-        return {name: s for name, s in found.items() if s.config.update == "random"}
+        return {name: s for name, s in found.items() if not s.config.unusual("method")}
 
 
 def _stable_best(case: _Case) -> Iterator[Evidence]:
@@ -335,7 +338,7 @@ def _compared(name: str, numbers: Numbers, favourite: str, better: Better) -> Ev
     return Evidence(name, "inconclusive" if "inconclusive" in statuses else "supported", numbers)
 
 
-def _status(difference: float, error: float | None) -> Status:
+def _status(difference: float, error: float | None) -> Outcome:
     """What an improvement with this standard error (None if unknown) shows."""
     if error is None or abs(difference) <= 2 * error:
         return "inconclusive"

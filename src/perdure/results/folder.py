@@ -153,7 +153,7 @@ class RunFolder:
                 "manifest.json to use the file as it is"
             )
 
-    def check_networks(self, *, read: bool) -> None:
+    def check_artifacts(self, *, read: bool) -> None:
         """Check `learner.safetensors`, `models` and `encoder.json`; any of them may be missing.
 
         Raises:

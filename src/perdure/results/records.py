@@ -306,7 +306,7 @@ def read_run(path: Path, place: str | None = None) -> RunRecord:
     config, facts = folder.read("config.json", RunConfig), folder.read("config.json", Facts)
     result = folder.read("result.json", Result)
     try:
-        folder.check_networks(read=False)
+        folder.check_artifacts(read=False)
     except DamagedError as error:
         remarks.append(_relative(error, path))
     return RunRecord(

@@ -91,6 +91,8 @@ def from_image_folder(
     if isinstance(tasks, str) and not by_folder:
         raise ValueError(f"tasks is {tasks!r}; expected a number, lists of classes or 'folders'")
     divided = (root / "train").is_dir()
+    if not (divided or by_folder) and any(path.is_dir() for path in (root / "test").glob("*")):
+        raise ValueError(f"{root} has a folder test with classes; move the others to {root}/train")
     train = _find(root / "train" if divided else root, by_folder)
     names = sorted({image.label for image in train})
     encoder = ImageEncoder(

@@ -36,7 +36,7 @@ a learner's class with its own arguments bound by `functools.partial`."""
 LearnerCheck = Callable[[MakeLearner], None]
 
 LEARNER_CHECKS: list[LearnerCheck] = []
-"""Every check of this module, in order."""
+"""Every check, in order: those of this module, then those of `inputs`."""
 
 _ALL = (0, 1, 2, 3)
 """All classes."""
