@@ -1,12 +1,7 @@
-"""The catalog, and objects that a user refers to as module:name."""
+"""The catalog, and methods that a user refers to as module:class."""
 
 from __future__ import annotations
 
-import hashlib
-import importlib
-import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,16 +9,6 @@ import pytest
 from perdure import catalog, presets
 from perdure.data import DATASETS, Dataset, load
 from perdure.learners import ER, Learner
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.chdir(tmp_path)
-    path = list(sys.path)
-    yield tmp_path
-    sys.path[:] = path
-    for name in ("mine", "faulty"):
-        sys.modules.pop(name, None)
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +66,15 @@ def test_the_seed_applies_to_random_compositions_only(
 # -- a user's own ---------------------------------------------------------------------------
 
 
-def test_a_users_method_is_found(here: Path) -> None:
-    (here / "mine.py").write_text("from perdure import ER\n\nclass Mine(ER):\n    pass\n")
-    learner = catalog.find_learner("mine:Mine")
+def test_a_users_method_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "method_of_a_user.py").write_text(
+        "from perdure import ER\n\nclass Mine(ER):\n    pass\n"
+    )
+    learner = catalog.find_learner("method_of_a_user:Mine")
     assert issubclass(learner, ER)
-    assert catalog.takes_buffer("mine:Mine")
-    assert not catalog.is_joint("mine:Mine")
+    assert catalog.takes_buffer("method_of_a_user:Mine")
+    assert not catalog.is_joint("method_of_a_user:Mine")
 
 
 @pytest.mark.parametrize(
@@ -100,122 +88,3 @@ def test_a_users_method_is_found(here: Path) -> None:
 def test_what_is_not_a_learner_is_rejected(method: str, problem: str) -> None:
     with pytest.raises(ValueError, match=problem):
         catalog.find_learner(method)
-
-
-def test_modules_in_the_current_folder_are_found(here: Path) -> None:
-    (here / "mine.py").write_text("class Outer:\n    inner = 7\n")
-    assert catalog.find_object("mine:Outer.inner", "method") == 7
-    assert catalog.find_object("os.path:join", "function")("a", "b") == "a/b"
-
-
-@pytest.mark.parametrize(
-    ("reference", "expected"),
-    [
-        (":", "method ':'; expected module:name"),
-        ("mine", "method 'mine'; expected module:name"),
-        ("mine:", "method 'mine:'; expected module:name"),
-        (":x", "method ':x'; expected module:name"),
-        ("mine:x", "method 'mine:x': mine has no 'x'"),
-        ("mine:value.real.x", "method 'mine:value.real.x': mine has no 'value.real.x'"),
-        ("nowhere:x", "method 'nowhere:x': No module named 'nowhere'"),
-        ("mine.deeper:x", "No module named 'mine.deeper'; 'mine' is not a package"),
-    ],
-)
-def test_invalid_references_are_rejected(reference: str, expected: str, here: Path) -> None:
-    (here / "mine.py").write_text("value = 1\n")
-    with pytest.raises(ValueError, match=re.escape(expected)):
-        catalog.find_object(reference, "method")
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("import nothing_of_the_kind", "No module named 'nothing_of_the_kind'"),
-        ("def (", "invalid syntax (faulty.py, line 1)"),
-        ("\n\n{}['key']", "KeyError: 'key' (faulty.py, line 3)"),
-        ("raise AttributeError('odd')", "AttributeError: odd (faulty.py, line 1)"),
-    ],
-)
-def test_errors_in_a_users_module_are_reported(source: str, expected: str, here: Path) -> None:
-    (here / "faulty.py").write_text(source)
-    with pytest.raises(ValueError, match=re.escape(f"method 'faulty:X': {expected}")):
-        catalog.find_object("faulty:X", "method")
-
-
-TREE = {
-    "mine.py": "import near\nfrom far.deep.end import value\nimport os, torch, perdure\n",
-    "near.py": "import mine  # a cycle\n\ndef later():\n    import lazy\n",
-    "lazy.py": "from package import part\nimport cannot_be_found\nimport __main__\n",
-    "package/__init__.py": "",
-    "package/part.py": "from . import sibling\n",
-    "package/sibling.py": "import last",
-    "last.py": "",
-    "far/deep/end.py": "value = 1\n",  # a namespace package
-    "far/broken.py": "def (",
-    "unrelated.py": "value = 1\n",
-}
-"""Modules of a user, of which mine.py is the first."""
-
-Hashes = Callable[..., str]
-
-
-@pytest.fixture
-def hashes(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Hashes]:
-    """Returns the hash of a module in a new folder with these files."""
-    before = set(sys.modules)
-
-    def forget() -> None:
-        for name in set(sys.modules) - before:
-            if name.partition(".")[0] in {key.split("/")[0].removesuffix(".py") for key in TREE}:
-                del sys.modules[name]
-
-    def compute(tree: Mapping[str, str], *imported: str, name: str = "mine") -> str:
-        folder = tmp_path_factory.mktemp("user")
-        for place, source in tree.items():
-            (folder / place).parent.mkdir(parents=True, exist_ok=True)
-            (folder / place).write_text(source)
-        forget()
-        with monkeypatch.context() as patch:
-            patch.syspath_prepend(folder)
-            for other in imported:
-                importlib.import_module(other)
-            return catalog.source_hash([f"{name}:anything"])
-
-    yield compute
-    forget()
-
-
-@pytest.mark.parametrize("place", [place for place in TREE if place != "unrelated.py"])
-def test_the_hash_of_a_users_code_covers_what_it_imports(place: str, hashes: Hashes) -> None:
-    changed = {**TREE, place: f"{TREE[place]}\n# changed"}
-    assert hashes(changed) != hashes(TREE)
-
-
-def test_the_hash_of_a_users_code_depends_on_nothing_else(hashes: Hashes) -> None:
-    expected = hashes(TREE)  # in another folder each time
-    assert hashes({**TREE, "unrelated.py": "value = 2\n"}) == expected
-    assert hashes(TREE, "unrelated", "package.part", "far.deep.end") == expected
-
-
-def test_the_hash_of_a_module_that_imports_no_module_of_the_user_covers_its_file(
-    hashes: Hashes,
-) -> None:
-    source = "import json, torch\nfrom perdure.learners import ER\n"
-    digest = hashlib.sha256(f"mine\nmine.py {len(source)}\n{source}".encode()).hexdigest()
-    assert hashes({**TREE, "mine.py": source}) == digest[:16]
-
-
-def test_the_hash_of_a_package_covers_its_files(hashes: Hashes) -> None:
-    tree = {**TREE, "package/sibling.py": ""}
-    files = [("__init__.py", ""), ("part.py", TREE["package/part.py"]), ("sibling.py", "")]
-    text = "".join(f"{name} {len(source)}\n{source}" for name, source in files)
-    digest = hashlib.sha256(f"package.part\n{text}".encode()).hexdigest()
-    assert hashes(tree, name="package.part") == digest[:16]
-
-
-def test_the_hash_of_an_installed_module_covers_only_its_file(hashes: Hashes) -> None:
-    name = "msgspec.json"
-    assert hashes(TREE, name=name) == hashes({}, name=name)
-    assert catalog.source_hash([]) == ""

@@ -1,20 +1,11 @@
-"""Methods, streams and networks by name, and how to find a user's own."""
+"""Methods, streams, networks and optimizers by name, and how to find a user's own."""
 
 from __future__ import annotations
 
-import ast
-import hashlib
-import importlib
-import importlib.util
 import inspect
-import sys
-import sysconfig
-import traceback
-import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from pathlib import Path
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -33,6 +24,7 @@ from perdure.streams import (
     Stream,
 )
 from perdure.streams.gcil import MemoryDraws
+from perdure.user_code import find_object
 
 
 @dataclass(frozen=True)
@@ -129,17 +121,6 @@ STREAMS: dict[str, Entry] = {
     ),
 }
 
-FILE_STREAMS: dict[str, Callable[..., Stream]] = {
-    "images": streams.from_image_folder,
-    "table": streams.from_table,
-}
-"""Constructors by the prefix of a stream's name: `images:FOLDER` or `table:FILE,target=COLUMN`."""
-_FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "images": ("augment", "normalise", "keep_together"),
-    "table": ("encoder",),
-}
-"""Arguments that cannot be written as text."""
-
 NETWORKS: dict[str, Callable[..., Any]] = {
     "mlp": networks.mlp,
     "cnn": networks.cnn,
@@ -178,181 +159,6 @@ def build_stream(
         return entry.build(dataset)
     further = {} if memory is None else {"memory": memory}
     return entry.build(dataset, seed=entry.seed if seed is None else seed, **further)
-
-
-def file_options(kind: str) -> dict[str, inspect.Parameter]:
-    """The options of a stream from files: arguments of the constructor that are written as text.
-
-    >>> list(file_options("images"))
-    ['size', 'grayscale', 'tasks', 'test_share', 'name', 'drop_last']
-    """
-    _, *arguments = inspect.signature(FILE_STREAMS[kind]).parameters.values()
-    return {a.name: a for a in arguments if a.name not in _FUNCTIONS[kind]}
-
-
-def stream_from_files(kind: str, text: str) -> Stream:
-    """Build a stream from `PATH,NAME=VALUE,…`, where the names are those of `file_options`.
-
-    Raises:
-        ValueError: If an option is unknown, missing or invalid, or the files cannot be used.
-    """
-    options = file_options(kind)
-    path, *settings = text.split(",")
-    values: dict[str, Any] = {}
-    for setting in settings:
-        name, sign, value = setting.partition("=")
-        if not sign or name not in options:
-            raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(options)}")
-        if name in values:
-            raise ValueError(f"{name} is given twice")
-        values[name] = _value(name, value)
-    for name, option in options.items():
-        if option.default is option.empty and name not in values:
-            raise ValueError(f"{name} is missing; write {kind}:{path},{name}=…")
-    return FILE_STREAMS[kind](path, **values)
-
-
-def _value(name: str, text: str) -> Any:
-    """A number, a switch, a list separated by plus signs, height x width, or text."""
-    if name in ("features", "categorical"):
-        return text.split("+")
-    if name in ("target", "keep_together", "test", "name"):  # text, also if it is a number
-        return text
-    if name == "size" and "x" in text:
-        return tuple(_value("", side) for side in text.split("x"))
-    if text.lower() in ("true", "false"):
-        return text.lower() == "true"
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
-def find_object(reference: str, what: str) -> Any:
-    """Import the object that `module:name` refers to; also searches the current folder.
-
-    `what` names the kind of object in error messages.
-
-    Raises:
-        ValueError: If there is no such module or object, or importing the module fails.
-
-    >>> find_object("math:sqrt", "function")(9)
-    3.0
-    """
-    module, _, name = reference.partition(":")
-    if not (module and name):
-        raise ValueError(f"{what} {reference!r}; expected module:name")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        found: Any = importlib.import_module(module)
-    except Exception as error:
-        raise ValueError(f"{what} {reference!r}: {describe_error(error)}") from error
-    for part in name.split("."):
-        if not hasattr(found, part):
-            raise ValueError(f"{what} {reference!r}: {module} has no {name!r}")
-        found = getattr(found, part)
-    return found
-
-
-_STANDARD_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
-
-
-def source_hash(references: Iterable[str]) -> str:
-    """Sixteen hex digits of the source of modules, given as `module:name`; "" for none.
-
-    Covers the file of each module or, if it is in a package that is not installed, all Python files
-    of the package, and in the same way what `import` statements in these files refer to, and so on,
-    except for the standard library, installed packages and perdure. The modules must be importable;
-    those without a source contribute their name.
-    """
-    found = hashlib.sha256()
-    names = sorted({reference.partition(":")[0] for reference in references})
-    sources = {name: _source_files(name) for name in names}
-    for name, paths in [*sources.items(), *sorted(_imported_sources(sources).items())]:
-        found.update(f"{name}\n".encode())
-        for path in paths:
-            content = path.read_bytes()
-            found.update(f"{path.name} {len(content)}\n".encode() + content)
-    return found.hexdigest()[:16] if names else ""
-
-
-def _source_files(name: str) -> list[Path]:
-    """The Python files of a module's package or, if there is none or it is installed, its own."""
-    file = getattr(importlib.import_module(name), "__file__", None)
-    installed = file is None or "site-packages" in Path(file).parts
-    package = sys.modules[name.partition(".")[0]]
-    files = [] if installed else _python_files(getattr(package, "__path__", ()))
-    return files or ([Path(file)] if file is not None and file.endswith(".py") else [])
-
-
-def _imported_sources(sources: Mapping[str, Iterable[Path]]) -> dict[str, list[Path]]:
-    """The Python files of a user's other modules and packages that these files import, by name.
-
-    Reads import statements and imports nothing, so that what is found depends on files alone.
-    """
-    found: dict[str, list[Path]] = {}
-    known = {"perdure", *(name.partition(".")[0] for name in sources)}
-    queue = [path for paths in sources.values() for path in paths if not _is_installed(path)]
-    while queue:
-        for name in _imported_names(queue.pop().read_bytes()) - known:
-            known.add(name)
-            try:
-                spec = importlib.util.find_spec(name)
-            except (ImportError, ValueError):  # ValueError: it was not created by an import
-                spec = None
-            if spec is None:
-                continue
-            folders = spec.submodule_search_locations or ()
-            files = _python_files(folder for folder in folders if not _is_installed(Path(folder)))
-            if spec.has_location and (file := str(spec.origin)).endswith(".py"):
-                files = files or [Path(file)]
-            if own := [path for path in files if not _is_installed(path)]:
-                found[name] = own
-                queue += own
-    return found
-
-
-def _python_files(folders: Iterable[str]) -> list[Path]:
-    paths = (path for folder in folders for path in sorted(Path(folder).rglob("*.py")))
-    return [path for path in paths if path.is_file()]
-
-
-def _is_installed(path: Path) -> bool:
-    """Whether a file or folder belongs to the standard library or to an installed package."""
-    packages = {"site-packages", "dist-packages"} & set(path.parts)
-    return bool(packages) or any(path.is_relative_to(folder) for folder in _STANDARD_LIBRARY)
-
-
-@lru_cache(maxsize=1024)
-def _imported_names(source: bytes) -> frozenset[str]:
-    """The top-level names of the modules that a Python file imports, wherever in the file.
-
-    >>> sorted(_imported_names(b"import a.b, c; from d.e import f; from . import g"))
-    ['a', 'c', 'd']
-    """
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about the user's code; importing it shows them
-            nodes = list(ast.walk(ast.parse(source)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # not importable either
-        return frozenset()
-    names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    froms = [node for node in nodes if isinstance(node, ast.ImportFrom)]
-    names += [node.module for node in froms if node.module and not node.level]
-    return frozenset(name.partition(".")[0] for name in names)
-
-
-def describe_error(error: Exception) -> str:
-    """Message and location of an error in a user's code."""
-    if isinstance(error, ImportError | SyntaxError):
-        return str(error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(place.filename).name}, line {place.lineno}"
-    return f"{type(error).__name__}: {error} ({where})"
 
 
 def find_learner(method: str) -> type[Learner]:

@@ -23,6 +23,7 @@ from perdure import catalog, presets
 from perdure.evaluation.prequential import MAX_WINDOW, WINDOW
 from perdure.learners import Learner
 from perdure.sizes import format_bytes
+from perdure.streams.from_files import FILE_STREAMS
 from perdure.streams.gcil import MemoryDraws
 
 Role = Literal["comparison", "method", "execution", "remark"]
@@ -207,7 +208,7 @@ class RunConfig:
             "optimizer": catalog.OPTIMIZERS,
         }
         found = {what: name for what in known if (name := getattr(self, what)) not in known[what]}
-        if self.stream.partition(":")[0] in catalog.FILE_STREAMS:  # reads files, runs no code
+        if self.stream.partition(":")[0] in FILE_STREAMS:  # reads files, runs no code
             del found["stream"]
         return found
 

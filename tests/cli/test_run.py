@@ -28,6 +28,7 @@ from perdure.cli.command import VERBS
 from perdure.cli.run import RunOptions
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.resolve import resolve
+from perdure.streams.from_files import FILE_STREAMS, file_options
 
 from .conftest import Call
 
@@ -65,8 +66,8 @@ def test_every_hyperparameter_of_every_method_has_a_flag(
 @pytest.mark.parametrize("verb", ["run", "tune"])
 def test_the_help_lists_the_options_of_streams_from_files(verb: str, call: Call) -> None:
     words = set(re.findall(r"\w+", call(verb, "--help").out))
-    for kind in catalog.FILE_STREAMS:
-        assert catalog.file_options(kind).keys() <= words
+    for kind in FILE_STREAMS:
+        assert file_options(kind).keys() <= words
     assert {"size", "tasks", "keep_together"} <= words
 
 

@@ -108,7 +108,7 @@ def test_files_that_a_folder_names_are_not_read_to_load_it(
 
     folder = tmp_path / "seed-0"
     shutil.copytree(finished, folder)
-    monkeypatch.setattr("perdure.catalog.stream_from_files", read)
+    monkeypatch.setattr("perdure.experiment.build.stream_from_files", read)
     forge(folder, stream=f"{kind}:{tmp_path / 'files'},target=y", dataset=None, normalise="Other()")
     with pytest.raises(ValueError, match=r"pass stream="):
         load_run(folder)

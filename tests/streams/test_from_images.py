@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image
 
-from perdure.catalog import stream_from_files
 from perdure.streams import ImageEncoder, from_image_folder
+from perdure.streams.from_files import stream_from_files
 
 
 def write(

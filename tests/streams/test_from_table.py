@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from perdure.catalog import stream_from_files
 from perdure.streams import ImageEncoder, TableEncoder, from_table
 from perdure.streams.encoder import read_columns
+from perdure.streams.from_files import stream_from_files
 
 N = 40
 RIDES: dict[str, list[Any]] = {

@@ -12,10 +12,10 @@ from typing import Annotated, Any, Literal, TypeVar
 from tyro.conf import Positional, UseAppendAction, arg
 from tyro.constructors import PrimitiveConstructorSpec
 
-from perdure.catalog import FILE_STREAMS, file_options
 from perdure.config import RunConfig
 from perdure.experiment.resolve import resolve
 from perdure.processes import cores
+from perdure.streams.from_files import FILE_STREAMS, file_options
 
 T = TypeVar("T")
 MAX_THREADS = 256

@@ -25,10 +25,12 @@ from perdure.randomness import derive, generator, seeded_globally
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
 from perdure.streams import Augment, ComposedTask, Normaliser, Scale, Stream
+from perdure.streams.from_files import FILE_STREAMS, stream_from_files
 from perdure.structures import as_shape
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager, Recorded
 from perdure.training.loop import Interrupted, Run, check_network
+from perdure.user_code import describe_error, find_object, source_hash
 
 MAX_LAYERS = 8
 """Kinds of layers that a description of a network names."""
@@ -94,8 +96,8 @@ def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
     A stream that can be read repeatedly is built once, unless `again` asks for a new one.
     """
     kind, _, rest = reference.partition(":")
-    from_files = kind in catalog.FILE_STREAMS
-    key: Any = (reference, Path.cwd()) if from_files else catalog.find_object(reference, "stream")
+    from_files = kind in FILE_STREAMS
+    key: Any = (reference, Path.cwd()) if from_files else find_object(reference, "stream")
     for last, found in _last_built:
         if last == key and not again:
             return found
@@ -105,7 +107,7 @@ def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
             warnings.simplefilter("ignore", hidden)  # as Python does outside of tests
         if from_files:
             try:
-                stream = catalog.stream_from_files(kind, rest)
+                stream = stream_from_files(kind, rest)
             except (ValueError, OSError) as error:
                 raise ValueError(f"{reference}: {error}") from None
         else:
@@ -127,7 +129,7 @@ def check_stream(stream: object, name: str) -> Stream:
         try:
             stream = stream()
         except Exception as error:
-            reason = catalog.describe_error(error)
+            reason = describe_error(error)
             raise ValueError(f"{name} failed: {reason}") from error
     if not isinstance(stream, Stream):
         raise ValueError(f"{name} returned {type(stream).__name__}; expected a Stream")
@@ -199,7 +201,7 @@ def build_learner(
         module = network
     else:
         make = network or catalog.NETWORKS.get(config.network)
-        make = make or catalog.find_object(config.network, "network")
+        make = make or find_object(config.network, "network")
         classes = inputs.classes or 1  # unknown in advance: the network starts with one and grows
         module = initialised(make, inputs.shape, classes, seed)
     module = module.to(config.device)
@@ -269,7 +271,7 @@ def build_optimizer(
     try:
         optimizer = make(parameters, **values, **({} if lr is None else {"lr": lr}))
     except Exception as error:
-        raise ValueError(f"optimizer {name}: {catalog.describe_error(error)}") from error
+        raise ValueError(f"optimizer {name}: {describe_error(error)}") from error
     if not isinstance(optimizer, Optimizer):
         kind = type(optimizer).__name__
         raise ValueError(f"optimizer {name} returned a {kind}, not a torch optimizer")
@@ -282,7 +284,7 @@ def initialised(make: Callable[..., Any], shape: Any, classes: int, seed: int) -
         try:
             network = make(shape, classes)
         except Exception as error:
-            reason = catalog.describe_error(error)
+            reason = describe_error(error)
             raise ValueError(f"the network function failed: {reason}") from error
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
@@ -309,7 +311,7 @@ def config_file(config: RunConfig, run: Run) -> dict[str, Any]:
     return {
         **config.to_json(),
         "version": perdure.__version__,
-        "source": catalog.source_hash(config.user_code().values()),
+        "source": source_hash(config.user_code().values()),
         "seed": run.seed,
         "stream_name": stream.name,
         "data": stream.data,

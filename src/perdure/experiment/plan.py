@@ -12,13 +12,13 @@ from importlib import resources
 from pathlib import Path
 from statistics import fmean
 
-from perdure import catalog
 from perdure.config import RunConfig
 from perdure.experiment.run import Job, PlannedRun, is_usable, make_jobs
 from perdure.lock import LockedError
 from perdure.results.folder import RunFolder
 from perdure.results.records import Facts, Result, Timing, read_run
 from perdure.results.table import Setting, group
+from perdure.user_code import source_hash
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def _check_source(config: RunConfig, folder: RunFolder) -> None:
         before = folder.read("config.json", Facts).source
     except ValueError:  # missing or damaged: it is not reused either
         return
-    if before and before != catalog.source_hash(names.values()):
+    if before and before != source_hash(names.values()):
         raise ValueError(
             f"the source of {' or '.join(names.values())}, or of a module that it imports, has "
             f"changed since the run in {folder.path}; restore it, use another --out, or train "

@@ -1,0 +1,72 @@
+"""Streams from a user's files, written as text: `images:FOLDER` or `table:FILE,target=COLUMN`."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from perdure.streams.from_images import from_image_folder
+from perdure.streams.from_table import from_table
+from perdure.streams.stream import Stream
+
+FILE_STREAMS: dict[str, Callable[..., Stream]] = {
+    "images": from_image_folder,
+    "table": from_table,
+}
+"""Constructors by the prefix of a stream's name."""
+_FUNCTIONS: dict[str, tuple[str, ...]] = {
+    "images": ("augment", "normalise", "keep_together"),
+    "table": ("encoder",),
+}
+"""Arguments that cannot be written as text."""
+
+
+def file_options(kind: str) -> dict[str, inspect.Parameter]:
+    """The options of a stream from files: arguments of the constructor that are written as text.
+
+    >>> list(file_options("images"))
+    ['size', 'grayscale', 'tasks', 'test_share', 'name', 'drop_last']
+    """
+    _, *arguments = inspect.signature(FILE_STREAMS[kind]).parameters.values()
+    return {a.name: a for a in arguments if a.name not in _FUNCTIONS[kind]}
+
+
+def stream_from_files(kind: str, text: str) -> Stream:
+    """Build a stream from `PATH,NAME=VALUE,…`, where the names are those of `file_options`.
+
+    Raises:
+        ValueError: If an option is unknown, missing or invalid, or the files cannot be used.
+    """
+    options = file_options(kind)
+    path, *settings = text.split(",")
+    values: dict[str, Any] = {}
+    for setting in settings:
+        name, sign, value = setting.partition("=")
+        if not sign or name not in options:
+            raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(options)}")
+        if name in values:
+            raise ValueError(f"{name} is given twice")
+        values[name] = _value(name, value)
+    for name, option in options.items():
+        if option.default is option.empty and name not in values:
+            raise ValueError(f"{name} is missing; write {kind}:{path},{name}=…")
+    return FILE_STREAMS[kind](path, **values)
+
+
+def _value(name: str, text: str) -> Any:
+    """A number, a switch, a list separated by plus signs, height x width, or text."""
+    if name in ("features", "categorical"):
+        return text.split("+")
+    if name in ("target", "keep_together", "test", "name"):  # text, also if it is a number
+        return text
+    if name == "size" and "x" in text:
+        return tuple(_value("", side) for side in text.split("x"))
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
