@@ -141,3 +141,15 @@ def test_the_hash_of_an_installed_module_covers_only_its_file(hashes: Hashes) ->
     name = "msgspec.json"
     assert hashes(TREE, name=name) == hashes({}, name=name)
     assert source_hash([]) == ""
+
+
+@pytest.mark.parametrize("folder", ["site-packages", "dist-packages"])
+def test_the_hash_of_an_installed_package_covers_only_the_named_file(
+    folder: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package = here / folder / "mine"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text("")
+    (package / "other.py").write_text("")
+    monkeypatch.syspath_prepend(package.parent)
+    assert source_hash(["mine:x"]) == hashlib.sha256(b"mine\n__init__.py 0\n").hexdigest()[:16]

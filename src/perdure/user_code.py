@@ -77,7 +77,7 @@ def source_hash(references: Iterable[str]) -> str:
 def _source_files(name: str) -> list[Path]:
     """The Python files of a module's package or, if there is none or it is installed, its own."""
     file = getattr(importlib.import_module(name), "__file__", None)
-    installed = file is None or "site-packages" in Path(file).parts
+    installed = file is None or _is_installed(Path(file))
     package = sys.modules[name.partition(".")[0]]
     files = [] if installed else _python_files(getattr(package, "__path__", ()))
     return files or ([Path(file)] if file is not None and file.endswith(".py") else [])
