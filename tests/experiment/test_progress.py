@@ -13,11 +13,12 @@ from typing import Literal
 import pytest
 
 from perdure.config import RunConfig
-from perdure.experiment.plan import Plan, PlannedSetting, Speeds
+from perdure.experiment.plan import Plan, PlannedSetting
 from perdure.experiment.pool import Event, Failure, OnEvent
 from perdure.experiment.progress import GridProgress, run_jobs
 from perdure.experiment.resolve import resolve
 from perdure.experiment.run import Job, PlannedRun
+from perdure.experiment.speeds import Speeds
 from perdure.training.loop import Progress
 
 STEPS = 1000

@@ -29,10 +29,11 @@ from perdure.cli.options import (
 )
 from perdure.cli.run import show_results
 from perdure.experiment.grid import PAPER_TABLES, Grid, paper_grid, plan_grid, read_grid, select
-from perdure.experiment.plan import Plan, Speeds
+from perdure.experiment.plan import Plan
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.progress import Backend, GridProgress, clock_time, print_status, run_jobs
 from perdure.experiment.resolve import choose_device, resolve
+from perdure.experiment.speeds import Speeds
 from perdure.files import read_bytes, write_atomic
 from perdure.results.table import Setting
 from perdure.results.terminal import show

@@ -27,10 +27,11 @@ from perdure.cli.options import (
 )
 from perdure.config import RunConfig, as_flag, parse_seeds
 from perdure.experiment.build import build_run, read_dataset
-from perdure.experiment.plan import Plan, PlannedSetting, Speeds, plan_setting, runs_on_other_data
+from perdure.experiment.plan import Plan, PlannedSetting, plan_setting, runs_on_other_data
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.progress import GridProgress, print_status, run_jobs
 from perdure.experiment.resolve import check_method, hyperparameter_names
+from perdure.experiment.speeds import Speeds
 from perdure.integrations.trackers import OpenLog, RunLogs
 from perdure.results.folder import RunFolder
 from perdure.results.table import Setting, cut_short, group

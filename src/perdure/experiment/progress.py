@@ -15,9 +15,10 @@ from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
-from perdure.experiment.plan import Plan, PlannedSetting, Speeds
+from perdure.experiment.plan import Plan, PlannedSetting
 from perdure.experiment.pool import Event, OnEvent
 from perdure.experiment.run import Job
+from perdure.experiment.speeds import Speeds
 from perdure.results.records import printable
 from perdure.training.loop import Progress
 
