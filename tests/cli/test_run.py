@@ -27,6 +27,7 @@ from perdure.cli import parse
 from perdure.cli.command import VERBS
 from perdure.cli.run import RunOptions
 from perdure.experiment.pool import run_tasks
+from perdure.experiment.progress import GridProgress
 from perdure.experiment.resolve import resolve
 from perdure.streams.from_files import FILE_STREAMS, file_options
 
@@ -196,6 +197,20 @@ def test_complete_runs_are_reused(call: Call) -> None:
     assert first.out == second.out
     again = call("run", *SHORT, "--restart")
     assert "1 of 1 runs" not in again.err
+
+
+def test_complete_runs_count_for_the_time_left(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    call("run", *SHORT)
+    started: list[GridProgress] = []
+
+    def run_jobs(progress: GridProgress, *args: Any, **kwargs: Any) -> None:
+        started.append(progress)
+
+    monkeypatch.setattr("perdure.cli.run.run_jobs", run_jobs)
+    call("run", *SHORT, "--seeds", "0:2")
+    (progress,) = started
+    ((speed,),) = progress.speeds.measured.values()
+    assert progress.time_left().seconds == pytest.approx(30 * speed)
 
 
 def test_the_default_number_of_workers_respects_affinity(

@@ -31,7 +31,6 @@ from perdure.experiment.plan import Plan, PlannedSetting, plan_setting, runs_on_
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.progress import GridProgress, print_status, run_jobs
 from perdure.experiment.resolve import check_method, hyperparameter_names
-from perdure.experiment.speeds import Speeds
 from perdure.integrations.trackers import OpenLog, RunLogs
 from perdure.results.folder import RunFolder
 from perdure.results.table import Setting, cut_short, group
@@ -234,14 +233,15 @@ def train_plan(
 ) -> int:
     """Train the missing runs of a plan on this machine; returns how many failed."""
     plan.clear_leftovers()
+    speeds = plan.speeds()
     jobs = plan.jobs(
-        Speeds(),
+        speeds,
         resume=resume,
         side_by_side=training.side_by_side,
         checkpoint_every=training.checkpoint_every,
     )
     width = min(training.width(plan.settings[0].config.device), len(jobs))
-    progress = GridProgress(plan, jobs, Speeds(), max(width, 1))
+    progress = GridProgress(plan, jobs, speeds, max(width, 1))
     if progress.reused and not quiet:
         reused = f"{progress.reused} of {progress.total} runs are complete already"
         print_status(f"{reused}; use --restart to train them again")
