@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from perdure.learners import CLSER, Learner
 from perdure.networks import MLP
 from perdure.randomness import seeded_globally
+from perdure.streams.encoder import LIMIT
 from perdure.structures import as_tensors
 
 Floats = NDArray[np.float64]
@@ -24,8 +25,6 @@ MakeLearner = Callable[..., Learner]
 
 CHUNK = 4096
 """Rows per forward pass when predicting."""
-LIMIT = 10.0
-"""Largest absolute value of a standardised feature."""
 MAX_VALUE = float(np.finfo(np.float32).max)
 """Largest absolute value of a feature: learners store rows in single precision."""
 
