@@ -35,13 +35,13 @@ class AnalyzeOptions:
     """Folder with the datasets, the only one searched; default: $PERDURE_DATA, then the cache."""
     sigmas: Annotated[str | None, arg(metavar="X,X,...", help_behavior_hint="")] = None
     """Standard deviations of the noise on the weights, ascending; default: 0 to 0.15, 11 steps."""
-    draws: Count = 5
+    draws: Count = AnalysisSettings.draws
     """Draws of that noise."""
-    samples: Count = 5000
+    samples: Count = AnalysisSettings.samples
     """Training samples that are evaluated under noise."""
-    bins: Count = 15
+    bins: Count = AnalysisSettings.bins
     """Bins of the reliability diagram."""
-    seed: Count = 0
+    seed: Count = AnalysisSettings.seed
     """Seed of the noise and of the choice of samples."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to compute; auto uses a GPU if there is one."""
