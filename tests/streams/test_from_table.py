@@ -95,6 +95,30 @@ def test_missing_values_are_refused_or_imputed() -> None:
         from_table({**RIDES, "kind": [None, *RIDES["kind"][1:]]}, "kind")
 
 
+@pytest.mark.parametrize("gap", range(20))
+def test_a_gap_may_be_in_any_row(gap: int) -> None:
+    rows: dict[str, list[Any]] = {"km": [1.0, 3.0] * 10, "kind": ["bus", "car"] * 10}
+    gaps = {**rows, "km": [None if row == gap else km for row, km in enumerate(rows["km"])]}
+    assert from_table(gaps, "kind", missing="impute").shape == (2,)
+    assert from_table(rows, "kind", missing="impute", test=gaps).shape == (2,)
+
+
+def test_the_first_gap_of_a_column_may_be_in_later_rows(tmp_path: Path) -> None:
+    rows: dict[str, list[Any]] = {"km": [1.0, 3.0] * 10, "kind": ["bus", "car"] * 10}
+    later = {**rows, "km": [None, *rows["km"][1:]]}
+    stream = from_table(rows, "kind", missing="impute", test_share=0)
+    assert stream.shape == (1,)
+    assert stream.encoder is not None
+    stream.encoder.save(tmp_path / "encoder.json")
+    encoder = TableEncoder.load(tmp_path / "encoder.json")
+    assert encoder.encode([{"km": None}, {"km": 3}]).tolist() == [[0.0], [1.0]]  # the mean
+    assert from_table(later, "kind", encoder=encoder).shape == (1,)
+    strict = from_table(rows, "kind").encoder
+    assert strict is not None
+    with pytest.raises(ValueError, match="'km' has a missing value"):
+        strict.encode(later)
+
+
 @pytest.mark.parametrize(
     ("header", "separator", "names"),
     [

@@ -198,9 +198,11 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
     shift: float
     scale: float
     impute: bool
-    """Whether missing values are replaced, and marked in a second value."""
+    """Whether missing values are replaced."""
     limit: float | None = None
     """Largest absolute value."""
+    marked: bool = True
+    """Whether a second value marks those that are replaced."""
 
     def __post_init__(self) -> None:
         if not self.scale > 0:
@@ -219,7 +221,8 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
         scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
         if self.limit is not None:
             scaled = scaled.clip(-self.limit, self.limit)
-        return np.stack([scaled, gaps.astype(np.float64)] if self.impute else [scaled], axis=1)
+        marked = self.impute and self.marked
+        return np.stack([scaled, gaps.astype(np.float64)] if marked else [scaled], axis=1)
 
 
 class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
@@ -284,6 +287,7 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
         train: npt.NDArray[np.int64],
         known: npt.NDArray[np.int64],
         impute: bool,
+        gaps: set[str],
         standardise: bool,
         max_categories: int,
     ) -> TableEncoder:
@@ -297,6 +301,7 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
             train: Rows from which kinds and categories are taken.
             known: Rows from which means and standard deviations are computed.
             impute: Whether missing values are allowed.
+            gaps: Columns in which missing values are marked.
             standardise: Whether numeric columns are standardised.
             max_categories: Categories that a column may have.
         """
@@ -307,9 +312,8 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 present = numbers[~np.isnan(numbers)]
                 mean = float(present.mean()) if len(present) else 0.0
                 std = (float(present.std()) if len(present) else 0.0) or 1.0
-                gaps = impute and any(_is_missing(values[row]) for row in train)
                 shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
-                found.append(_Numeric(name, mean, shift, scale, gaps, limit))
+                found.append(_Numeric(name, mean, shift, scale, impute, limit, name in gaps))
             else:
                 texts = {_text(values[row]) for row in train} - {None}
                 if len(texts) > max_categories:
@@ -345,12 +349,12 @@ def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
     what = "a missing value" if count == 1 else f"{count} missing values"
     return (
         f"column {name!r} has {what} (the first in row {first}); fill them in, or create the "
-        "stream with missing='impute', which allows gaps in columns that have some in its training "
-        "rows"
+        "stream, the first one if an encoder is given, with missing='impute'"
     )
 
 
-def _is_missing(value: Any) -> bool:
+def is_missing(value: Any) -> bool:
+    """Whether a cell counts as missing."""
     if isinstance(value, str):
         return value.strip().lower() in MISSING
     try:
@@ -362,7 +366,7 @@ def _is_missing(value: Any) -> bool:
 def _is_numeric(name: str, values: Sequence[Any]) -> bool:
     """Whether all values are numbers or missing."""
     for value in values:
-        if _is_missing(value):
+        if is_missing(value):
             continue
         if isinstance(value, str):
             try:
@@ -383,7 +387,7 @@ def _is_numeric(name: str, values: Sequence[Any]) -> bool:
 
 def _number(value: Any) -> float:
     """A value as a number; NaN if it is missing."""
-    if _is_missing(value):
+    if is_missing(value):
         return math.nan
     try:
         number = float(value)
@@ -397,7 +401,7 @@ def _number(value: Any) -> float:
 
 def _text(value: Any) -> str | None:
     """A value as text, with equal text for equal numbers; None if it is missing."""
-    if _is_missing(value):
+    if is_missing(value):
         return None
     if isinstance(value, str):
         return value.strip()

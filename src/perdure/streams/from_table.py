@@ -12,7 +12,14 @@ import torch
 
 from perdure.arguments import as_count, check_choices, is_list
 from perdure.records import Samples
-from perdure.streams.encoder import Encoder, TableEncoder, labels_of, read_columns, texts_of
+from perdure.streams.encoder import (
+    Encoder,
+    TableEncoder,
+    is_missing,
+    labels_of,
+    read_columns,
+    texts_of,
+)
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
 from perdure.streams.stream import Stream
@@ -68,6 +75,8 @@ def from_table(
             are never separated by a split.
         missing: Whether to refuse missing values or to impute them: a missing number is replaced
             by the column's mean and marked in a further 0/1 value; a missing category is zeros.
+            If a column has no gap in this table or the test table, it has no such value, and later
+            gaps are replaced without a mark.
         standardise: Whether numeric columns get mean 0 and standard deviation 1 on the training
             rows of the first task, or of all tasks, which uses statistics of the future. Values
             beyond 10 standard deviations are set to 10.
@@ -115,6 +124,11 @@ def from_table(
         raise ValueError(f"the target {target!r} cannot be a feature")
     if not used:
         raise ValueError(f"the table has no columns besides {', '.join(special)}")
+    other = {} if test is None else read_columns(test)
+    if test is not None:
+        for needed in (target, *([] if task_column is None else [task_column]), *used):
+            if needed not in other:
+                raise ValueError(f"the test table has no column {needed!r}")
     n = len(columns[target])
     if not n:
         raise ValueError("the table has no rows")
@@ -145,15 +159,12 @@ def from_table(
             train=trained.nonzero().squeeze(1).numpy(),
             known=first[trained[first]].numpy(),
             impute=missing == "impute",
+            gaps={c for c in used if any(map(is_missing, [*columns[c], *other.get(c, ())]))},
             standardise=standardise != "no",
             max_categories=max_categories,
         )
     test_samples = test_tasks = None
     if test is not None:
-        other = read_columns(test)
-        for needed in (target, *([] if task_column is None else [task_column]), *used):
-            if needed not in other:
-                raise ValueError(f"the test table has no column {needed!r}")
         test_samples = Samples(
             encoder.encode(other), labels_of(texts_of(other[target], target), classes)
         )
