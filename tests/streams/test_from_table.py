@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -369,10 +370,51 @@ def test_rows_can_keep_their_order(tmp_path: Path) -> None:
 def test_values_far_from_those_of_the_first_task_are_limited() -> None:
     rows = {"km": [1, 3] * 10 + [1000, -1000] * 10, "kind": ["bus", "car"] * 10 + ["bike"] * 20}
     tasks = [["bus", "car"], ["bike"]]
-    stream = from_table(rows, "kind", tasks=tasks, test_share=0)
+    with pytest.warns(UserWarning, match="'km'"):
+        stream = from_table(rows, "kind", tasks=tasks, test_share=0)
     assert set(stream.tasks[1].samples().inputs.flatten().tolist()) == {-10.0, 10.0}
     stream = from_table(rows, "kind", tasks=tasks, test_share=0, standardise="no")
     assert set(stream.tasks[1].samples().inputs.flatten().tolist()) == {-1000.0, 1000.0}
+
+
+def scaled_poorly(*, first: list[Any], later: list[Any], **options: Any) -> list[str]:
+    """The warnings about a column with these values in the first and second half of the rows."""
+    n = 200
+    table = {
+        "km": [1.0, 2.0] * n,
+        "spend": first * (n // len(first)) + later * (n // len(later)),
+        "kind": ["bus", "bus", "car", "car"] * (n // 2),
+    }
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        from_table(table, "kind", chunks=2, missing="impute", **options)
+    assert not any("'km'" in str(warning.message) for warning in caught)
+    return [str(warning.message) for warning in caught]
+
+
+def test_columns_that_cannot_be_standardised_produce_a_warning() -> None:
+    for first in ([0.0], [0.1], [None], [None, 0.1]):
+        (message,) = scaled_poorly(first=first, later=[1000.0, 1500.0])
+        assert "constant" in message
+        assert "'spend'" in message
+        assert "all tasks" in message
+        assert scaled_poorly(first=first, later=[1000.0, 1500.0], standardise="all tasks") == []
+        assert scaled_poorly(first=first, later=[1000.0, 1500.0], standardise="no") == []
+    assert len(scaled_poorly(first=[0], later=[0.001, 0.002])) == 1
+    assert scaled_poorly(first=[0], later=[0, 1]) == []  # scale 1 suits it
+    assert scaled_poorly(first=[5], later=[5]) == []
+
+
+def test_columns_with_many_clipped_values_produce_a_warning() -> None:
+    (message,) = scaled_poorly(first=[1.0, 3.0], later=[1000.0, 1500.0])
+    assert "'spend'" in message
+    assert "all tasks" in message
+    assert scaled_poorly(first=[1.0, 3.0], later=[1000.0, 1500.0], standardise="all tasks") == []
+    rare = [1000.0, *[1.0, 3.0] * 12]  # 2 % of all rows
+    assert scaled_poorly(first=[1.0, 3.0], later=rare) == []
+    encoder = from_table({"km": [1, 3] * 10, "kind": ["bus", "car"] * 10}, "kind").encoder
+    with pytest.warns(UserWarning, match=r"'km'.*encoder"):
+        from_table({"km": [100, 300] * 10, "kind": ["bus", "car"] * 10}, "kind", encoder=encoder)
 
 
 @pytest.mark.parametrize("content", [None, b"{", b'{"kind": "images"}', b"[]"])

@@ -30,6 +30,9 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 other formats Pillow starts a program: for EPS, Ghostscript."""
 MAX_SIDE = 4096
 """Largest height and width of inputs in pixels."""
+CLIPPED_SHARE = 0.1
+"""Share of the training values of a column that may exceed the limit without a warning. In sparse
+columns, such as pixels at the border of images, a few per cent exceed it without harm."""
 LIMIT = 10.0
 """Largest standardised value. A column that hardly varies in the first task may vary later, by
 hundreds of its standard deviations; training would diverge."""
@@ -208,6 +211,11 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
         if not self.scale > 0:
             raise ValueError(f"the scale of column {self.name!r} is {self.scale}")
 
+    @property
+    def width(self) -> int:
+        """Number of inputs: the value, and whether it is replaced."""
+        return 2 if self.impute and self.marked else 1
+
     def encode(self, values: Sequence[Any]) -> Floats:
         numbers = np.empty(len(values))
         for row, value in enumerate(values):
@@ -221,8 +229,7 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
         scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
         if self.limit is not None:
             scaled = scaled.clip(-self.limit, self.limit)
-        marked = self.impute and self.marked
-        return np.stack([scaled, gaps.astype(np.float64)] if marked else [scaled], axis=1)
+        return np.stack([scaled, gaps.astype(np.float64)][: self.width], axis=1)
 
 
 class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
@@ -309,9 +316,7 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
         for name, values in columns.items():
             if name not in categorical and _is_numeric(name, [values[row] for row in train]):
                 numbers = np.array([_number(values[row]) for row in known], dtype=np.float64)
-                present = numbers[~np.isnan(numbers)]
-                mean = float(present.mean()) if len(present) else 0.0
-                std = (float(present.std()) if len(present) else 0.0) or 1.0
+                mean, std = _mean_and_std(numbers[~np.isnan(numbers)])
                 shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
                 found.append(_Numeric(name, mean, shift, scale, impute, limit, name in gaps))
             else:
@@ -342,6 +347,54 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 raise ValueError(f"the table has no column {column.name!r}")
         parts = [column.encode(columns[column.name]) for column in self.columns]
         return torch.from_numpy(np.concatenate(parts, axis=1)).float()
+
+
+def _mean_and_std(numbers: Floats) -> tuple[float, float]:
+    """Mean and standard deviation; 1 instead of a standard deviation of 0."""
+    if not len(numbers):
+        return 0.0, 1.0
+    if (numbers == numbers[0]).all():  # rounding makes the computed standard deviation positive
+        return float(numbers[0]), 1.0
+    return float(numbers.mean()), float(numbers.std())
+
+
+def warn_of_scales(
+    encoder: TableEncoder, inputs: Tensor, first: npt.NDArray[np.int64] | None
+) -> None:
+    """Warn of numeric columns whose scale does not suit training inputs [n, values].
+
+    `first` are the rows from which means and standard deviations were computed; None if they are
+    not among the inputs.
+    """
+    constant, clipped = [], []
+    place = 0
+    for column in encoder.columns:
+        if not isinstance(column, _Numeric) or column.limit is None:
+            break  # numeric columns come first, and either all of them have a limit or none
+        values = inputs[:, place].numpy()
+        place += column.width
+        if first is not None and len(np.unique(values[first])) < 2:
+            # The scale is 1, which suits a column that is 0 at first and then 0 or 1.
+            if np.ptp(values) > 0 and not 0.1 <= np.abs(values).max() < column.limit:
+                constant.append(repr(column.name))
+        elif (np.abs(values) >= column.limit).mean() > CLIPPED_SHARE:
+            clipped.append(repr(column.name))
+    remedy = "create the stream with standardise='all tasks'"
+    if first is None:
+        remedy = "create a new encoder from rows with such values"
+    if constant:
+        warnings.warn(
+            "columns that are constant in the first task and vary later cannot be standardised: "
+            f"{first_names(constant)}; rescale them, or {remedy}",
+            stacklevel=3,
+        )
+    if clipped:
+        warnings.warn(
+            f"more than {CLIPPED_SHARE:.0%} of the values are set to the limit of {LIMIT:.0f} "
+            f"standard deviations of the first task in the columns {first_names(clipped)}; rescale "
+            f"them, or {remedy}",
+            stacklevel=3,
+        )
 
 
 def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:

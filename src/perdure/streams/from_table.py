@@ -19,6 +19,7 @@ from perdure.streams.encoder import (
     labels_of,
     read_columns,
     texts_of,
+    warn_of_scales,
 )
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
@@ -79,7 +80,8 @@ def from_table(
             gaps are replaced without a mark.
         standardise: Whether numeric columns get mean 0 and standard deviation 1 on the training
             rows of the first task, or of all tasks, which uses statistics of the future. Values
-            beyond 10 standard deviations are set to 10.
+            beyond 10 standard deviations are set to 10, with a warning if they are more than a
+            tenth of a column, or if the column is constant in the first task.
         max_categories: Categories that a column may have; more than that suggests an identifier.
         encoder: The encoder of an earlier stream, if more of its data has arrived. It replaces
             `features`, `categorical`, `missing`, `standardise` and `max_categories`. Classes that
@@ -148,6 +150,8 @@ def from_table(
     held_out = layout.hold_out(labels, ids, share)
     trained = is_trained(n, held_out)
     first = layout.parts(labels)[0] if standardise != "all tasks" else torch.arange(n)
+    known = first[trained[first]]
+    given = encoder is not None
     if encoder is not None:
         encoder = msgspec.structs.replace(encoder, class_names=tuple(classes))
     else:
@@ -157,7 +161,7 @@ def from_table(
             class_names=classes,
             categorical=set(categorical),
             train=trained.nonzero().squeeze(1).numpy(),
-            known=first[trained[first]].numpy(),
+            known=known.numpy(),
             impute=missing == "impute",
             gaps={c for c in used if any(map(is_missing, [*columns[c], *other.get(c, ())]))},
             standardise=standardise != "no",
@@ -170,10 +174,13 @@ def from_table(
         )
         if task_column is not None:
             test_tasks = texts_of(other[task_column], task_column)
+    inputs = encoder.encode(columns)
+    place = trained.cumsum(0) - 1  # of a row among those that are trained on
+    warn_of_scales(encoder, inputs[trained], None if given else place[known].numpy())
     if name is None:
         name = Path(table).stem if isinstance(table, str | Path) else "table"
     return build_stream(
-        Samples(encoder.encode(columns), labels),
+        Samples(inputs, labels),
         layout,
         held_out,
         ids,
