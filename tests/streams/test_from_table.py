@@ -327,7 +327,7 @@ def test_numbers_that_are_categories_may_be_spelled_in_two_ways(tmp_path: Path) 
     (tmp_path / "codes.csv").write_text("code,kind\n" + "1.0,a\n2.0,b\n" * 10)
     encoder = from_table(tmp_path / "codes.csv", "kind", categorical=["code"]).encoder
     assert encoder is not None
-    for code in (2, 2.0, "2.0"):
+    for code in (2, 2.0, "2", "2.0", "2.00"):
         assert encoder.encode({"code": code}).tolist() == [[0.0, 1.0]]
 
 
@@ -436,6 +436,35 @@ def test_later_rows_keep_the_labels_and_the_scale_of_earlier_ones() -> None:
     pictures = ImageEncoder(class_names=("cat", "dog"), height=8, width=8)
     with pytest.raises(ValueError, match="ImageEncoder"):
         from_table(later, "kind", encoder=pictures)
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [([0, 1], ["0.0", "1.0"]), (["0.0", "1.0"], [0, 1]), ([-1, 1], [-1.0, 1.0])],
+)
+def test_a_number_is_the_same_class_in_every_spelling(first: list[Any], later: list[Any]) -> None:
+    start = from_table({"km": [1, 3] * 10, "kind": first * 10}, "kind", test_share=0)
+    again = from_table(
+        {"km": [1, 3] * 10, "kind": later * 10}, "kind", encoder=start.encoder, test_share=0
+    )
+    assert again.class_names == start.class_names
+    assert again.tasks[0].samples().labels.tolist() == [0, 1] * 10
+    assert start.encoder is not None
+    assert start.encoder.labels(later).tolist() == [0, 1]
+
+
+def test_codes_and_names_in_other_spellings_are_other_classes() -> None:
+    km = [1, 3] * 10
+    codes = from_table({"km": km, "kind": ["7", "8"] * 10}, "kind").encoder
+    stream = from_table({"km": km, "kind": ["07", "8b"] * 10}, "kind", encoder=codes)
+    assert stream.class_names == ("7", "8", "07", "8b")
+    both = from_table({"km": km, "kind": ["1", "1.0"] * 10}, "kind").encoder
+    assert both is not None
+    assert both.labels(["1.0", "1"]).tolist() == [1, 0]
+    names = from_table({"km": km, "kind": ["billing", "login"] * 10}, "kind").encoder
+    with pytest.warns(UserWarning, match="'Billing' and 'billing'"):
+        stream = from_table({"km": km, "kind": ["Billing", "login"] * 10}, "kind", encoder=names)
+    assert stream.class_names == ("billing", "login", "Billing")
 
 
 def test_categories_that_are_mostly_unknown_produce_a_warning() -> None:

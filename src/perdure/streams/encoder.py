@@ -244,14 +244,14 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
         gaps = np.array([text is None for text in texts])
         if gaps.any() and not self.impute:
             raise ValueError(_missing_values(self.name, gaps))
-        places = {category: place for place, category in enumerate(self.categories)}
-        encoded = np.zeros((len(texts), len(places)))
-        for row, (text, value) in enumerate(zip(texts, values, strict=True)):
-            # A number may have another spelling in the file that the categories come from.
-            for spelling in (text, str(value), f"{text}.0"):
-                if spelling in places:
-                    encoded[row, places[spelling]] = 1.0
-                    break
+        places = places_of(self.categories)
+        encoded = np.zeros((len(texts), len(self.categories)))
+        for row, text in enumerate(texts):
+            if text is None:
+                continue
+            place = places.get(text, places.get(plain(text)))
+            if place is not None:
+                encoded[row, place] = 1.0
         unknown = ~gaps & ~encoded.any(axis=1)
         if len(texts) >= 20 and unknown.mean() > 0.5:
             warnings.warn(
@@ -475,11 +475,27 @@ def labels_of(
     names: Sequence[str], classes: Sequence[str], where: str = "the training data"
 ) -> Tensor:
     """The labels of samples whose classes have these names; ValueError if one is unknown."""
-    numbers = {name: number for number, name in enumerate(classes)}
-    if unknown := [name for name in names if name not in numbers]:
-        known = first_names(classes)
-        raise ValueError(f"the class {unknown[0]!r} is not in {where}, which has {known}")
-    return torch.tensor([numbers[name] for name in names], dtype=torch.int64)
+    numbers = places_of(classes)
+    found = [numbers.get(name, numbers.get(plain(name))) for name in names]
+    if None in found:
+        unknown, known = names[found.index(None)], first_names(classes)
+        raise ValueError(f"the class {unknown!r} is not in {where}, which has {known}")
+    return torch.tensor(found, dtype=torch.int64)
+
+
+_WHOLE = re.compile(r"^(-?\d+)\.0+$")
+"""A whole number with decimals."""
+
+
+def plain(text: str) -> str:
+    """The text, a whole number without its decimals: a file may have 1.0, another 1."""
+    return _WHOLE.sub(r"\1", text)
+
+
+def places_of(names: Sequence[str]) -> dict[str, int]:
+    """The place of each name, also by its plain spelling unless that is another name."""
+    places = {name: place for place, name in enumerate(names)}
+    return {plain(name): place for name, place in places.items()} | places
 
 
 def first_names(names: Sequence[str | int]) -> str:

@@ -15,8 +15,11 @@ from perdure.records import Samples
 from perdure.streams.encoder import (
     Encoder,
     TableEncoder,
+    first_names,
     is_missing,
     labels_of,
+    places_of,
+    plain,
     read_columns,
     texts_of,
     warn_of_scales,
@@ -85,7 +88,9 @@ def from_table(
         max_categories: Categories that a column may have; more than that suggests an identifier.
         encoder: The encoder of an earlier stream, if more of its data has arrived. It replaces
             `features`, `categorical`, `missing`, `standardise` and `max_categories`. Classes that
-            it does not know get the next labels, for a learner with `grow=True`.
+            it does not know get the next labels, for a learner with `grow=True`. A whole number may
+            be spelled with decimals, 1.0 for 1; other spellings are other classes, with a warning
+            if they differ only in case.
         name: Name in tables and reports; by default that of the file.
         drop_last: Whether an epoch omits the last batch if it is smaller than the others.
         shuffle: Whether the rows of a task are presented in a new random order in each epoch;
@@ -196,7 +201,15 @@ def from_table(
 def _classes(texts: Sequence[str], target: str, encoder: TableEncoder | None) -> list[str]:
     """The classes that the encoder knows, then others in ascending order, numbers by value."""
     known = [] if encoder is None else list(encoder.class_names)
-    found = [name for name in dict.fromkeys(texts) if name not in known]
+    places = places_of(known)
+    found = [c for c in dict.fromkeys(texts) if c not in places and plain(c) not in places]
+    cases = {name.casefold(): name for name in known}
+    if alike := [f"{c!r} and {cases[c.casefold()]!r}" for c in found if c.casefold() in cases]:
+        warnings.warn(
+            f"the target {target!r} has new classes that differ from known ones only in case: "
+            f"{first_names(alike)}; if they are the same, change the spelling in the table",
+            stacklevel=3,
+        )
     if len(known) + len(found) < 2:
         raise ValueError(f"the target {target!r} has a single value; expected two classes or more")
     try:
