@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+from perdure import ER, fit
 from perdure.streams import ImageEncoder, TableEncoder, from_table
 from perdure.streams.encoder import read_columns
 from perdure.streams.from_files import stream_from_files
@@ -196,7 +198,6 @@ def test_classes_that_are_numbers_are_in_numeric_order() -> None:
         ("\nkm;kind\n\n1\n", "line 4 has 1 cells; the header has 2"),
         ("km,sort\n1,a\n", "no column 'kind'; it has km, sort"),
         ("kind\na\n", "no columns besides kind"),
-        ("km,kind\n1,a\n2,a\n", "single value"),
         ("km,kind\ninf,a\n2,b\n", "infinite"),
     ],
 )
@@ -465,6 +466,20 @@ def test_codes_and_names_in_other_spellings_are_other_classes() -> None:
     with pytest.warns(UserWarning, match="'Billing' and 'billing'"):
         stream = from_table({"km": km, "kind": ["Billing", "login"] * 10}, "kind", encoder=names)
     assert stream.class_names == ("billing", "login", "Billing")
+
+
+def test_the_first_table_may_have_a_single_class() -> None:
+    with pytest.warns(UserWarning, match="'bus'"):
+        first = from_table({"km": [1, 3] * 10, "kind": ["bus"] * 20}, "kind")
+    assert first.class_names == ("bus",)
+    learner = ER(nn.Linear(1, 1), buffer_size=10, grow=True)
+    fit(learner, first)
+    later = {"km": [30] * 20, "kind": ["car"] * 20}
+    with pytest.warns(UserWarning, match="limit"):
+        fit(learner, from_table(later, "kind", encoder=first.encoder), batch=2, epochs=5)
+    assert learner.predict(torch.tensor([[10.0]])).tolist() == [1]
+    same = from_table({"km": [1], "kind": ["bus"]}, "kind", encoder=first.encoder, test_share=0)
+    assert same.class_names == ("bus",)
 
 
 def test_categories_that_are_mostly_unknown_produce_a_warning() -> None:

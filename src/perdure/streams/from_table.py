@@ -210,8 +210,12 @@ def _classes(texts: Sequence[str], target: str, encoder: TableEncoder | None) ->
             f"{first_names(alike)}; if they are the same, change the spelling in the table",
             stacklevel=3,
         )
-    if len(known) + len(found) < 2:
-        raise ValueError(f"the target {target!r} has a single value; expected two classes or more")
+    if not known and len(found) == 1:
+        warnings.warn(
+            f"the target {target!r} has a single value, {found[0]!r}; there is nothing to learn "
+            "until a learner with grow=True receives another class",
+            stacklevel=3,
+        )
     try:
         return known + sorted(found, key=float)
     except ValueError:
