@@ -58,7 +58,7 @@ def test_text_becomes_categories() -> None:
     assert torch.equal(inputs[:, 1:].argmax(1), torch.tensor([1, 2, 1, 0] * (N // 4)))
     coded = from_table(RIDES, "kind", features=["rider"], categorical=["rider"], test_share=0)
     assert coded.shape == (20,)
-    with pytest.raises(ValueError, match="20 categories"):
+    with pytest.raises(ValueError, match=r"'rider' has 20 categories.*features"):
         from_table(RIDES, "kind", categorical=["rider"], max_categories=10, test_share=0)
 
 
@@ -480,6 +480,24 @@ def test_the_first_table_may_have_a_single_class() -> None:
     assert learner.predict(torch.tensor([[10.0]])).tolist() == [1]
     same = from_table({"km": [1], "kind": ["bus"]}, "kind", encoder=first.encoder, test_share=0)
     assert same.class_names == ("bus",)
+
+
+def test_dates_that_are_text_produce_a_warning() -> None:
+    day = [f"2026-01-{number % 20 + 1:02}" for number in range(N)]
+    for dates in (day, [f"{d}T08:30:00" for d in day], ["soon", *day[1:]]):
+        table = {**RIDES, "day": dates}
+        with pytest.warns(UserWarning, match=r"'day';.*numbers.*features.*categorical"):
+            from_table(table, "kind")
+        from_table(table, "kind", features=["km", "city"])  # a warning would be an error
+        from_table(table, "kind", categorical=["day"])
+
+
+@pytest.mark.parametrize("rows", [[], {}, {"km": [], "city": []}])
+def test_an_encoder_needs_rows(rows: Any) -> None:
+    encoder = from_table(RIDES, "kind", features=["km", "city"]).encoder
+    assert encoder is not None
+    with pytest.raises(ValueError, match="no rows"):
+        encoder.encode(rows)
 
 
 def test_categories_that_are_mostly_unknown_produce_a_warning() -> None:

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
 
@@ -313,6 +314,7 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
             max_categories: Categories that a column may have.
         """
         found: list[_Numeric | _Categorical] = []
+        dates: list[str] = []
         for name, values in columns.items():
             if name not in categorical and _is_numeric(name, [values[row] for row in train]):
                 numbers = np.array([_number(values[row]) for row in known], dtype=np.float64)
@@ -324,9 +326,20 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 if len(texts) > max_categories:
                     raise ValueError(
                         f"column {name!r} has {len(texts)} categories, more than "
-                        f"{max_categories}; leave it out of features, or raise max_categories"
+                        f"{max_categories}; list the columns to use as features without it "
+                        "(features=age+income for the command), convert it to numbers, or raise "
+                        "max_categories"
                     )
+                if name not in categorical and sum(map(_is_date, texts)) > len(texts) / 2:
+                    dates.append(repr(name))
                 found.append(_Categorical(name, tuple(sorted(map(str, texts))), impute))
+        if dates:
+            warnings.warn(
+                f"columns with dates as text: {first_names(dates)}; every date becomes an input of "
+                "its own, and later dates are unknown. Convert them to numbers, such as days, "
+                "leave them out of features, or list them as categorical",
+                stacklevel=3,
+            )
         found.sort(key=lambda column: isinstance(column, _Categorical))  # numeric columns first
         return cls(target=target, class_names=tuple(class_names), columns=tuple(found))
 
@@ -339,9 +352,11 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 the target is not needed.
 
         Raises:
-            ValueError: If a column is missing or a value does not fit.
+            ValueError: If there are no rows, a column is missing or a value does not fit.
         """
         columns = read_columns(source)
+        if not any(map(len, columns.values())):
+            raise ValueError("the table has no rows")
         for column in self.columns:
             if column.name not in columns:
                 raise ValueError(f"the table has no column {column.name!r}")
@@ -404,6 +419,14 @@ def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
         f"column {name!r} has {what} (the first in row {first}); fill them in, or create the "
         "stream, the first one if an encoder is given, with missing='impute'"
     )
+
+
+def _is_date(text: str | None) -> bool:
+    try:
+        datetime.fromisoformat(text or "")
+    except ValueError:
+        return False
+    return True
 
 
 def is_missing(value: Any) -> bool:

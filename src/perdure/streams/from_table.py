@@ -66,7 +66,7 @@ def from_table(
             polars DataFrame, a mapping from column names to values, or a list of rows as dicts.
         target: Column with the class.
         features: Columns to use as inputs; by default all that have no other purpose.
-        categorical: Columns with numbers that are categories.
+        categorical: Columns with numbers or dates that are categories.
         tasks: A column, whose values are the tasks in the order in which they first appear; or the
             number of tasks, which divide the classes in ascending order; or the classes of each
             task (rows of other classes are omitted, with a warning). By default the stream is a
