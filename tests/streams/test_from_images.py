@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image
 
-from perdure.streams import ImageEncoder, from_image_folder
+from perdure.streams import ImageEncoder, TableEncoder, from_image_folder
 from perdure.streams.from_files import stream_from_files
 
 
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *[{"size": size} for size in ("24", 24.0, None, True, (8,), (8, 8, 3), (8, "x"), (8, 0))],
+        *[{"size": size} for size in ("24", 24.0, True, (8,), (8, 8, 3), (8, "x"), (8, 0))],
         *[{"grayscale": "no"}, {"drop_last": "no"}, {"test_share": "abc"}],
         *[{"tasks": "abc"}, {"tasks": 1.5}, {"tasks": ["a", "b"]}],
     ],
@@ -185,6 +185,32 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert stream_from_files("images", f"{tmp_path / 'pets'},size=2x3").shape == (3, 2, 3)
     with pytest.raises(ValueError, match="'colour=red'; expected NAME=VALUE"):
         stream_from_files("images", f"{tmp_path / 'pets'},colour=red")
+
+
+def test_later_folders_keep_the_labels_and_the_size_of_earlier_ones(tmp_path: Path) -> None:
+    fill(tmp_path / "first", "cow", "dog")
+    first = from_image_folder(tmp_path / "first", size=(4, 6), grayscale=True)
+    fill(tmp_path / "second", "dog", "bee", "ant")
+    second = from_image_folder(tmp_path / "second", encoder=first.encoder, test_share=0)
+    assert second.class_names == ("cow", "dog", "ant", "bee")
+    assert (second.classes, second.shape) == (4, (1, 4, 6))
+    assert second.tasks[0].samples().labels.tolist() == [2] * 5 + [3] * 5 + [1] * 5
+    third = from_image_folder(fill(tmp_path / "third", "cat"), encoder=second.encoder)
+    assert third.class_names == ("cow", "dog", "ant", "bee", "cat")
+    assert third.tests[0].samples().labels.tolist() == [4]
+
+
+def test_the_size_must_be_that_of_the_encoder(tmp_path: Path) -> None:
+    encoder = ImageEncoder(class_names=("cat",), height=4, width=6)
+    fill(tmp_path, "cat", "dog")
+    from_image_folder(tmp_path, size=(4, 6), grayscale=False, encoder=encoder)
+    with pytest.raises(ValueError, match="the encoder has 4 x 6 pixels"):
+        from_image_folder(tmp_path, size=4, encoder=encoder)
+    with pytest.raises(ValueError, match="grayscale is True; the encoder has False"):
+        from_image_folder(tmp_path, grayscale=True, encoder=encoder)
+    table = TableEncoder(target="kind", class_names=("cat", "dog"), columns=())
+    with pytest.raises(ValueError, match="TableEncoder"):
+        from_image_folder(tmp_path, encoder=table)
 
 
 def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ FILE_STREAMS: dict[str, Callable[..., Stream]] = {
 }
 """Constructors by the prefix of a stream's name."""
 _FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "images": ("augment", "normalise", "keep_together"),
+    "images": ("augment", "normalise", "keep_together", "encoder"),
     "table": ("encoder",),
 }
 """Arguments that cannot be written as text."""

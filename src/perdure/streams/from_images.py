@@ -6,12 +6,13 @@ from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import msgspec
 import numpy as np
 from torch import Tensor
 
 from perdure.arguments import as_count, check_choices
 from perdure.records import Samples
-from perdure.streams.encoder import FORMATS, ImageEncoder, labels_of
+from perdure.streams.encoder import FORMATS, Encoder, ImageEncoder, labels_of
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream
 from perdure.streams.stream import Augment, Normaliser, Stream
@@ -28,11 +29,12 @@ class _Image(NamedTuple):
 def from_image_folder(
     folder: str | Path,
     *,
-    size: int | tuple[int, int] = 64,
-    grayscale: bool = False,
+    size: int | tuple[int, int] | None = None,
+    grayscale: bool | None = None,
     tasks: int | Sequence[Sequence[str]] | Literal["folders"] | None = None,
     test_share: float | None = None,
     keep_together: Callable[[Path], Hashable] | None = None,
+    encoder: Encoder | None = None,
     name: str | None = None,
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
@@ -51,8 +53,9 @@ def from_image_folder(
 
     Args:
         folder: The folder.
-        size: Height and width of the inputs in pixels, or one number for both.
-        grayscale: Whether to convert to grayscale, uint8 [1, height, width], instead of RGB.
+        size: Height and width of the inputs in pixels, or one number for both; 64 by default.
+        grayscale: Whether to convert to grayscale, uint8 [1, height, width], instead of RGB;
+            False by default.
         tasks: Number of tasks, which divide the classes in alphabetical order; or the classes of
             each task (images of other classes are omitted, with a warning); or "folders" if each
             task has a folder that contains those of its classes, `TASK/CLASS/…`. By default the
@@ -61,6 +64,9 @@ def from_image_folder(
             Omit it if there is a folder `test`.
         keep_together: Called with the path of each training image. Images for which it returns
             the same value, such as frames of one video, are never separated by a split.
+        encoder: The encoder of an earlier stream, if more of its data has arrived. It determines
+            `size` and `grayscale`. Classes that it does not know get the next labels, for a
+            learner with `grow=True`.
         name: Name in tables and reports; the folder's by default.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
         normalise: Turns raw inputs into the float tensor that the network expects; by default
@@ -68,7 +74,8 @@ def from_image_folder(
         drop_last: Whether an epoch omits the last batch if it is smaller than the others.
 
     Raises:
-        ValueError: If the folder does not have this structure, or an image cannot be read.
+        ValueError: If the folder does not have this structure, an image cannot be read, or the
+            encoder has another size.
 
     >>> import tempfile
     >>> from PIL import Image
@@ -85,8 +92,9 @@ def from_image_folder(
     root = Path(folder)
     if not root.is_dir():
         raise ValueError(f"{root} is not a folder")
-    height, width = _height_and_width(size)
-    check_choices((True, False), grayscale=grayscale, drop_last=drop_last)
+    check_choices((True, False, None), grayscale=grayscale)
+    check_choices((True, False), drop_last=drop_last)
+    reader = _reader(size, grayscale, encoder)
     by_folder = tasks == "folders"
     if isinstance(tasks, str) and not by_folder:
         raise ValueError(f"tasks is {tasks!r}; expected a number, lists of classes or 'folders'")
@@ -94,10 +102,9 @@ def from_image_folder(
     if not (divided or by_folder) and any(path.is_dir() for path in (root / "test").glob("*")):
         raise ValueError(f"{root} has a folder test with classes; move the others to {root}/train")
     train = _find(root / "train" if divided else root, by_folder)
-    names = sorted({image.label for image in train})
-    encoder = ImageEncoder(
-        class_names=tuple(names), height=height, width=width, grayscale=bool(grayscale)
-    )
+    known = reader.class_names
+    names = [*known, *sorted({image.label for image in train} - set(known))]
+    reader = msgspec.structs.replace(reader, class_names=tuple(names))
     labels = labels_of([image.label for image in train], names)
     if by_folder:
         layout = Layout.by_value([image.task for image in train])
@@ -113,16 +120,16 @@ def from_image_folder(
             raise ValueError(f"{root} has a folder test; omit test_share")
         found = _find(root / "test", by_folder)
         test_labels = labels_of([image.label for image in found], names)
-        test = Samples(encoder.encode([image.path for image in found]), test_labels)
+        test = Samples(reader.encode([image.path for image in found]), test_labels)
         test_tasks = [image.task for image in found] if by_folder else None
     else:
         held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
     return build_stream(
-        Samples(encoder.encode([image.path for image in train]), labels),
+        Samples(reader.encode([image.path for image in train]), labels),
         layout,
         held_out,
         ids,
-        encoder,
+        reader,
         test=test,
         test_tasks=test_tasks,
         name=name or root.resolve().name,
@@ -130,6 +137,25 @@ def from_image_folder(
         normalise=normalise,
         drop_last=drop_last,
     )
+
+
+def _reader(size: Any, grayscale: bool | None, encoder: Encoder | None) -> ImageEncoder:
+    """The given encoder, which must have this size and these channels; otherwise a new one."""
+    if encoder is not None and not isinstance(encoder, ImageEncoder):
+        raise ValueError(f"the encoder is of type {type(encoder).__name__}, not ImageEncoder")
+    if encoder is None:
+        height, width = _height_and_width(64 if size is None else size)
+        return ImageEncoder(class_names=(), height=height, width=width, grayscale=bool(grayscale))
+    if size is not None and _height_and_width(size) != (encoder.height, encoder.width):
+        raise ValueError(
+            f"size is {size!r}; the encoder has {encoder.height} x {encoder.width} pixels, so "
+            "omit size"
+        )
+    if grayscale is not None and bool(grayscale) != encoder.grayscale:
+        raise ValueError(
+            f"grayscale is {grayscale}; the encoder has {encoder.grayscale}, so omit grayscale"
+        )
+    return encoder
 
 
 def _height_and_width(size: Any) -> tuple[int, int]:
