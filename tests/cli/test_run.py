@@ -309,6 +309,24 @@ def test_a_run_that_diverges_is_one_sentence_and_status_1(
     assert "1e+30" in line
 
 
+def test_a_last_batch_that_batch_norm_cannot_use_is_reported_before_training(
+    call: Call, here: Path
+) -> None:
+    (here / "norm.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "from perdure import from_tensors\n"
+        "stream = from_tensors(torch.zeros(9, 4), torch.arange(9) % 2)\n"
+        "def network(shape, classes):\n"
+        "    return nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, classes))\n"
+    )
+    flags = ["--network", "norm:network", "--method", "sgd", "--batch", "4"]
+    ended = call("run", "norm:stream", *flags)
+    assert ended.status == 2
+    assert "the last batch of task 'own' has one sample" in ended.err
+    assert not (here / "runs").exists()
+
+
 def test_seeds_that_did_not_fail_are_summarised(call: Call, here: Path) -> None:
     (here / "half.py").write_text(
         "from perdure import SGD\n"

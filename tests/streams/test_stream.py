@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -32,6 +33,19 @@ def test_samples_are_built_when_first_needed_and_again_after_release() -> None:
     task.release()
     task.samples()
     assert len(made) == 2
+
+
+def test_the_size_of_the_last_batch_is_known_without_building_samples() -> None:
+    def last_batch(**arguments: Any) -> int | None:
+        return Task("t", fail, **arguments).last_batch(4)
+
+    def fail() -> Samples:
+        raise AssertionError
+
+    assert last_batch(size=9, drop_last=False) == 1
+    assert last_batch(size=8, drop_last=False) == 4
+    assert last_batch(size=9) == 4  # the last one is omitted
+    assert last_batch(drop_last=False) is None
 
 
 def test_steps_of_a_known_size_do_not_build_samples() -> None:

@@ -7,10 +7,12 @@ import itertools
 import signal
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from torch import nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from perdure import ER, SGD, Samples, Stream, fit, from_batches, from_tensors
@@ -336,6 +338,41 @@ def test_an_invalid_batch_is_refused() -> None:
     stream = from_batches([good, bad], classes=8, shape=(1, 4, 4))
     with pytest.raises(ValueError, match="label is 8; expected 0 to 7"):
         fit(toy.learner("er"), stream)
+
+
+def batch_norm() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 8))
+
+
+def test_a_last_batch_of_one_sample_is_refused_before_training_if_batch_norm_cannot_use_it() -> (
+    None
+):
+    stream = from_tensors(*toy.inputs(13, 0)[:2], tasks=[range(8), range(8, 13)])
+    learner = SGD(batch_norm())
+    with pytest.raises(ValueError, match=r"last batch of task 'task 2' has one sample.*drop_last"):
+        fit(learner, stream, batch=4)
+    assert int(learner.steps) == 0
+    assert fit(learner, stream, batch=4, max_steps=3).steps == 3  # the sample is not reached
+    assert fit(learner, stream, batch=5).steps == 3
+    short = from_tensors(*toy.inputs(13, 0)[:2], drop_last=True)
+    assert fit(learner, short, batch=4).steps == 3
+
+
+def test_a_batch_of_one_sample_is_used_where_the_network_accepts_it() -> None:
+    stream = from_tensors(*toy.inputs(13, 0)[:2])
+    maps = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.Flatten(), nn.Linear(8, 8))
+    for learner in (SGD(maps), ER(batch_norm(), buffer_size=8)):
+        assert fit(learner, stream, batch=4).steps == 4
+
+
+@pytest.mark.parametrize("method", [SGD, partial(ER, buffer_size=8)])
+def test_a_supplied_batch_of_one_sample_is_refused_when_it_arrives(method: Any) -> None:
+    first = [] if method is not SGD else [toy.inputs(4, 0)]  # otherwise stored samples are added
+    learner = method(batch_norm())
+    stream = from_batches([*first, toy.inputs(1, 0)], classes=8, shape=(1, 4, 4))
+    with pytest.raises(ValueError, match=r"the batch has one sample.*BatchNorm"):
+        fit(learner, stream)
+    assert int(learner.steps) == len(first)
 
 
 def test_samples_are_built_when_their_task_begins_and_released_after_it() -> None:

@@ -29,7 +29,7 @@ from perdure.streams.from_files import FILE_STREAMS, stream_from_files
 from perdure.structures import as_shape
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager, Recorded
-from perdure.training.loop import Interrupted, Run, check_network
+from perdure.training.loop import Interrupted, Run, check_last_batches, check_network
 from perdure.user_code import describe_error, find_object, source_hash
 
 MAX_LAYERS = 8
@@ -153,6 +153,7 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
     except ValueError as error:
         reason = str(error).splitlines()[0]
         raise ValueError(f"network {config.network!r}: {reason}") from error
+    check_last_batches(run, config.max_steps)
     if config.ranks > 1:
         divide(learner, seed)
     return run

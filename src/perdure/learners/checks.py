@@ -164,12 +164,13 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
         )
 
 
-def check_size(inputs: Inputs, spec: InputSpec) -> None:
+def check_size(inputs: Inputs, spec: InputSpec, what: str = "the batch") -> None:
     """Raise ValueError if the batch is too small for the network's BatchNorm layers."""
     if length(inputs) < spec.smallest_batch:
         raise ValueError(
-            "the batch has one sample, for which the network's BatchNorm layers cannot compute "
-            "statistics; pass two or more samples at a time, or use a network without BatchNorm"
+            f"{what} has one sample, for which the network's BatchNorm layers cannot compute "
+            "statistics; pass two or more samples at a time (another batch size, or "
+            "drop_last=True for a stream or DataLoader), or use a network without BatchNorm"
         )
 
 

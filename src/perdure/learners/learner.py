@@ -48,7 +48,7 @@ from perdure.memory.frozen import training_mode
 from perdure.randomness import generator, global_generators, global_state, set_global_state
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
-from perdure.structures import Inputs, call, layout, map_leaves, select
+from perdure.structures import Inputs, call, layout, length, map_leaves, select
 from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generator, save_optimizer
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
@@ -683,7 +683,7 @@ class Learner(Undoable, ABC):
         targets = read_labels(labels, inputs)
         check_inputs(inputs, self._input_spec, values=values)
         spec = self._input_spec or self._probe(inputs)
-        if not (self.replays_with_batch and self.memory is not None and self.memory.filled):
+        if not self._replays:
             check_size(inputs, spec)
         if values or self.grows:
             check_labels(targets, None if self.grows else spec.classes)
@@ -695,6 +695,23 @@ class Learner(Undoable, ABC):
             self._examples = [map_leaves(torch.clone, select(inputs, slice(0, 1)))]
         self._input_spec = spec
         return inputs, targets.to(self.device, torch.int64)
+
+    @property
+    def _replays(self) -> bool:
+        """Whether stored samples are added to the next batch."""
+        return self.replays_with_batch and self.memory is not None and self.memory.filled > 0
+
+    @exclusive
+    def check_batch_size(self, inputs: Inputs, what: str = "the batch") -> None:
+        """Raise ValueError if a batch is too small for the network's BatchNorm layers.
+
+        Args:
+            inputs: Raw inputs of the batch.
+            what: Name of the batch for the message.
+        """
+        if length(inputs) == 1 and not self._replays:
+            inputs = read_inputs(inputs, self._dtype)
+            check_size(inputs, self._input_spec or self._probe(inputs), what)
 
     def check_frozen(self) -> None:
         """Raise ValueError if a parameter that was frozen at construction requires gradients now.

@@ -89,6 +89,16 @@ class Task:
         n = len(self.samples().labels) if self._size is None else self._size
         return n // batch if self.drop_last else -(-n // batch)
 
+    def last_batch(self, batch: int) -> int | None:
+        """Number of samples in the last batch of an epoch, or None if the size is not known.
+
+        Args:
+            batch: Batch size.
+        """
+        if self._size is None:
+            return None
+        return batch if self.drop_last else self._size % batch or batch
+
     def state_dict(self) -> State:
         """State within an epoch, in addition to the order and the number of the batch."""
         return {}

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, cast
 
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from perdure.arguments import as_count, as_whole
 from perdure.evaluation import Accuracies, Prequential, accuracies
@@ -340,6 +341,7 @@ def fit(
         shape = shapes(batches.inputs)
         stream = from_batches(batches, classes=known, shape=shape, name="data")
         run = Run(learner, stream, epochs=epochs, seed=seed, prequential=prequential)
+    check_last_batches(run, max_steps)
     return train(
         [run],
         callbacks=[*callbacks, ProgressCheck()],
@@ -376,6 +378,28 @@ def check_network(learner: Learner, stream: Stream, sample: Inputs | None = None
         raise ValueError(
             f"the network has {outputs} outputs; {stream.name} has {stream.classes} classes"
         )
+
+
+def check_last_batches(run: Run, max_steps: int | None) -> None:
+    """Raise ValueError if a task ends with a single sample, too few for the network's BatchNorm.
+
+    Batches that are not known in advance are checked when they arrive.
+    """
+    learner = run.learner
+    if not any(isinstance(m, _BatchNorm) and m.training for m in learner.network.modules()):
+        return
+    replays = learner.replays_with_batch and learner.memory is not None
+    step = 0
+    for task in run.stream.tasks:
+        last = task.last_batch(run.batch)
+        steps = None if last is None else task.steps(run.batch)
+        if steps is None or (max_steps is not None and step + steps > max_steps):
+            return
+        if last == 1 and not (replays and step + steps > 1):
+            sample = select(task.samples().inputs, slice(0, 1))
+            task.release()
+            learner.check_batch_size(sample, f"the last batch of task {task.name!r}")
+        step += run.epochs * steps
 
 
 class _Batches:
@@ -432,6 +456,8 @@ class _Group:
         self.total_steps = self.first.total_steps(self.max_steps)
         self.epoch = max(0, min(self.first.position.epoch, self.first.epochs - 1))
         """The last one that was trained; earlier than the last of the task with `max_steps`."""
+        self.checked: set[Run] = set()
+        """The runs whose networks are known to accept batches of one sample."""
         self.started = self.last_progress = time.monotonic()
 
     @property
@@ -492,6 +518,10 @@ class _Group:
                     continue
                 classes = run.learner.growth_for(batch.labels)
                 batch = batch.to(run.learner.device)
+                if len(batch.labels) == 1 and run not in self.checked:
+                    self.engine.synchronize()
+                    run.learner.check_batch_size(batch.inputs)
+                    self.checked.add(run)
                 if run.predicted is not None:
                     self.engine.predict(run.learner, batch, run.predicted)
                 if classes is not None:
