@@ -505,7 +505,7 @@ BROKEN_STREAMS: list[tuple[Callable[[], Stream], StreamCheck, str]] = [
     (changed_test(rows=torch.rand(2)), streams.tests_fit_the_stream, "rows are torch.float32"),
     (changed_test(classes=(1, 2)), streams.tests_fit_the_stream, "labels [3] are not in"),
     (changed_test(classes=(2, 3, 4)), streams.tests_fit_the_stream, "classes [2, 3, 4]"),
-    (changed_test(samples=fresh_samples), streams.tests_fit_the_stream, "the second time"),
+    (changed_test(source=fresh_samples), streams.tests_fit_the_stream, "the second time"),
     (as_class(Losing), streams.joined_streams_contain_every_sample_once, "not those of the tasks"),
     (tasks(Global), streams.global_randomness_is_not_used, "state of torch has changed"),
     (changed(checksum=None), streams.checksums_are_stable, "expected a string"),

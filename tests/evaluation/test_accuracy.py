@@ -69,7 +69,7 @@ def problems(draw: st.DrawFn) -> tuple[Table, list[Test]]:
 
 
 def rows_of(test: Test) -> list[int]:
-    count = len(test.samples().labels)
+    count = len(test.source().labels)
     return list(range(count)) if test.rows is None else test.rows.tolist()
 
 
@@ -90,7 +90,7 @@ def test_accuracies_equal_a_simple_reference_implementation(
     for test, class_il in zip(tests, found.class_il, strict=True):
         right = 0
         for row in rows_of(test):
-            samples = test.samples()
+            samples = test.source()
             image, label = int(samples.inputs[row, 0]), int(samples.labels[row])
             correct = best(table.scores, image, everything) == label
             right += correct
@@ -107,7 +107,7 @@ def test_accuracies_equal_a_simple_reference_implementation(
     assert found.task_il is not None
     for test, task_il in zip(tests, found.task_il, strict=True):
         assert test.classes is not None
-        samples = test.samples()
+        samples = test.source()
         right = sum(
             best(table.scores, int(samples.inputs[row, 0]), list(test.classes))
             == int(samples.labels[row])

@@ -60,7 +60,8 @@ def test_groups_of_classes_divide_training_and_test_samples() -> None:
     assert labels_by_task(stream) == [[0, 3, 0, 3], [2, 2]]
     assert [(t.classes, t.since) for t in stream.tests] == [((3, 0), 0), ((2,), 1)]
     assert [t.rows.tolist() for t in stream.tests if t.rows is not None] == [[0, 3], [2]]
-    assert stream.tests[0].samples is stream.tests[1].samples
+    assert stream.tests[0].source is stream.tests[1].source
+    assert [t.samples().labels.tolist() for t in stream.tests] == [[0, 3], [2]]
 
 
 def test_classes_in_no_task_produce_a_warning_that_names_them() -> None:

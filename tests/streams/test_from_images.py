@@ -37,6 +37,7 @@ def test_classes_are_folders_and_a_share_is_held_out(tmp_path: Path) -> None:
     assert [task.name for task in stream.tasks] == ["cat, dog", "eel"]
     assert [test.name for test in stream.tests] == ["cat, dog", "eel"]
     assert [task.samples().labels.tolist() for task in stream.tasks] == [[0] * 4 + [1] * 4, [2] * 4]
+    assert [test.samples().labels.tolist() for test in stream.tests] == [[0, 1], [2]]
     assert stream.tasks[0].samples().inputs.dtype == torch.uint8
     again = from_image_folder(tmp_path / "pets", size=4, tasks=2)
     assert again.checksum == stream.checksum

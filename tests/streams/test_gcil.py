@@ -132,8 +132,8 @@ def test_classes_are_renumbered_in_order_of_first_appearance(stream: Stream) -> 
         for original, new in zip(inputs[:, 0, 0, 0].tolist(), labels.tolist(), strict=True):
             assert number.setdefault(original, len(number)) == new
     for original, new in zip(
-        stream.tests[0].samples().inputs[:, 0, 0, 0].tolist(),
-        stream.tests[0].samples().labels.tolist(),
+        stream.tests[0].source().inputs[:, 0, 0, 0].tolist(),
+        stream.tests[0].source().labels.tolist(),
         strict=True,
     ):
         assert number[original] == new
@@ -141,9 +141,9 @@ def test_classes_are_renumbered_in_order_of_first_appearance(stream: Stream) -> 
 
 def test_each_test_covers_all_classes_seen_so_far(stream: Stream) -> None:
     seen: set[int] = set()
-    samples = stream.tests[0].samples()
-    assert len({test.samples for test in stream.tests}) == 1
-    assert stream.tests[0].samples() is samples
+    samples = stream.tests[0].source()
+    assert len({test.source for test in stream.tests}) == 1
+    assert stream.tests[0].source() is samples
     for number, (task, test) in enumerate(zip(stream.tasks, stream.tests, strict=True)):
         seen |= set(task.samples().labels.tolist())
         assert test.since == number

@@ -30,8 +30,8 @@ def test_tasks_partition_the_images_by_class_in_order(digits: Dataset, tasks: in
 
 def test_all_tests_share_the_same_samples(digits: Dataset) -> None:
     tests = split(digits, 5, "s-digits").tests
-    assert len({test.samples for test in tests}) == 1
-    assert tests[0].samples().inputs is digits.test.inputs
+    assert len({test.source for test in tests}) == 1
+    assert tests[0].source().inputs is digits.test.inputs
 
 
 @pytest.mark.parametrize("batch", [1, 7, 32])

@@ -35,10 +35,10 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
     """Compute the scores of all samples that tests use, each once; one item per set of samples."""
     groups: dict[int, list[int]] = {}
     for i, test in enumerate(tests):
-        groups.setdefault(id(test.samples), []).append(i)
+        groups.setdefault(id(test.source), []).append(i)
     found = []
     for group in groups.values():
-        samples = tests[group[0]].samples()
+        samples = tests[group[0]].source()
         labels = samples.labels.long()
         position = rows = torch.arange(len(labels), device=labels.device)
         if all(tests[i].rows is not None for i in group):
@@ -71,7 +71,7 @@ def count_rows(tests: Sequence[Test]) -> int | None:
     for test in tests:
         if test.rows is None:
             return None
-        rows.setdefault(id(test.samples), []).append(test.rows)
+        rows.setdefault(id(test.source), []).append(test.rows)
     return sum(len(set(torch.cat(parts).tolist())) for parts in rows.values())
 
 

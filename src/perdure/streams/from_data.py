@@ -130,7 +130,7 @@ def from_tensors(
             int(drop_last),
             *train.tensors(),
             *(rows or ()),
-            *(t for x in held_out for t in (*x.samples().tensors(), x.rows) if t is not None),
+            *(t for x in held_out for t in (*x.source().tensors(), x.rows) if t is not None),
             *(() if keep_together is None else (ids,)),
             *(() if shuffle else ("in order",)),
         ),

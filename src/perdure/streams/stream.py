@@ -174,14 +174,19 @@ class Test:
 
     name: str
     """Name for results."""
-    samples: Callable[[], Samples]
-    """Builds or returns the samples. Tests with the same callable are evaluated in one pass."""
+    source: Callable[[], Samples]
+    """Builds or returns a set of samples. Tests with the same source are evaluated in one pass."""
     rows: Tensor | None = None
-    """Rows of the samples that belong to this test; None for all."""
+    """Rows of the set that belong to this test; None for all."""
     classes: tuple[int, ...] | None = None
     """Classes of the task if tasks partition the classes (needed for Task-IL); None otherwise."""
     since: int = 0
     """Number of the task after which this test is evaluated."""
+
+    def samples(self) -> Samples:
+        """The samples of this test."""
+        samples = self.source()
+        return samples if self.rows is None else samples.rows(self.rows)
 
 
 @dataclass(frozen=True, eq=False)

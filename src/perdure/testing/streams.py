@@ -174,11 +174,11 @@ def tests_fit_the_stream(stream: Stream, batch: int) -> None:
         name = f"test {test.name!r}"
         task = 0 <= test.since < len(stream.tasks)
         require(task, f"{name}: since is {test.since}; there are {len(stream.tasks)} tasks")
-        if id(test.samples) not in whole:
-            samples = whole[id(test.samples)] = test.samples()
+        if id(test.source) not in whole:
+            samples = whole[id(test.source)] = test.source()
             _fits(name, samples, stream)
-            require(equal(samples, test.samples()), f"{name}: different samples the second time")
-        labels = _test_labels(name, test, whole[id(test.samples)])
+            require(equal(samples, test.source()), f"{name}: different samples the second time")
+        labels = _test_labels(name, test, whole[id(test.source)])
         if test.classes is not None:
             known = set(test.classes)
             require(known <= set(range(stream.classes)), f"{name}: classes {sorted(known)}")

@@ -369,10 +369,11 @@ def check_network(learner: Learner, stream: Stream, sample: Inputs | None = None
             the stream.
     """
     if sample is None:
-        source = stream.tests[0] if stream.tests else stream.tasks[0]
-        if isinstance(source, ComposedTask):
+        task = stream.tasks[0]
+        if not stream.tests and isinstance(task, ComposedTask):
             return
-        sample = select(source.samples().inputs, slice(0, 1))
+        samples = stream.tests[0].source() if stream.tests else task.samples()
+        sample = select(samples.inputs, slice(0, 1))
     outputs = learner.predict_proba(sample).shape[1]
     if outputs < stream.classes and not learner.grows:
         raise ValueError(
