@@ -3,12 +3,12 @@
     python docs/make_results.py [--check]
 
 A table is written between `<!-- table NAME -->` and `<!-- end -->`, where NAME is a stream, a
-method, `components`, `sensitivity`, `task-il`, `analyses` or `overview`. Its numbers come from the
-run folders in results/runs, and from results/mnist.jsonl for the MNIST streams. Tables whose names
-begin with `windows` compare them with results/windows.jsonl, and those whose names begin with
-`own-data` are tables of benchmarks/own_data.py, from results/own-data.jsonl. With --check, pages
-are not changed; the exit status is 1 if any table is out of date. `results_site.py` builds the page
-with all rows from the same records.
+method, `components`, `best-component` (a sentence), `sensitivity`, `task-il`, `analyses` or
+`overview`. Its numbers come from the run folders in results/runs, and from results/mnist.jsonl for
+the MNIST streams. Tables whose names begin with `windows` compare them with results/windows.jsonl,
+and those whose names begin with `own-data` are tables of benchmarks/own_data.py, from
+results/own-data.jsonl. With --check, pages are not changed; the exit status is 1 if any table is
+out of date. `results_site.py` builds the page with all rows from the same records.
 """
 
 from __future__ import annotations
@@ -105,9 +105,14 @@ class Row:
         return [figure for figure in found if table == "S3" or not figure.settings]
 
     @property
+    def compared(self) -> list[Figure]:
+        """The published figures to compare with: of the main tables, or else of Table S3."""
+        return self.figures() or self.figures(table="S3")
+
+    @property
     def is_sweep(self) -> bool:
         """Whether this is a row of the sensitivity table and of no other."""
-        return bool(self.figures(table="S3")) and not self.figures()
+        return bool(self.compared) and not self.figures()
 
 
 def read(folder: Path) -> list[Row]:
@@ -121,7 +126,8 @@ def read(folder: Path) -> list[Row]:
     def order(row: Row) -> tuple[Any, ...]:
         config = row.config
         place = streams.index(config.stream), _place(methods, config.method), config.method
-        return *place, config.buffer_size or 0, sorted(config.departures().items()), row.hash
+        settings = sorted(config.departures().items()), str(config.stream_seed or "")
+        return *place, config.buffer_size or 0, *settings, row.hash
 
     return sorted(rows, key=order)
 
@@ -180,7 +186,11 @@ def _row(config: RunConfig, summary: Mapping[str, Any], files: Mapping[str, Path
 def published(row: Row) -> str:
     """The figures of the paper and, if measured, of the published code."""
     config = row.config
-    parts = [str(published_spread(figure)) for figure in row.figures()]
+    figures = row.compared
+    parts = [
+        f"{published_spread(figure)}{f' (Table {figure.table})' if len(figures) > 1 else ''}"
+        for figure in figures
+    ]
     parts += [
         f"{published_spread(figure)} (published code)"
         for figure in published_code_figures()
@@ -258,6 +268,24 @@ def components(rows: Sequence[Row]) -> str:
         note = f" ({row.stream_note})" if row.stream_note else ""
         cells.append((row.config.stream + note, row.buffer, *ours, means or "–"))
     return table(("stream", "buffer", *NETWORKS, "published: stable, plastic, working"), cells)
+
+
+def best_component(rows: Sequence[Row]) -> str:
+    """In how many settings of the components table the stable network is the best."""
+    settings, others = 0, []
+    for row in rows:
+        if row.config.method != "clser" or row.is_sweep or row.other_precision:
+            continue
+        settings += 1
+        stable = row.accuracy["stable"].mean
+        name, best = max(row.accuracy.items(), key=lambda item: item[1].mean)
+        if best.mean > stable:
+            place = f"{row.config.stream} with a buffer of {row.buffer}"
+            others.append(f"{place} ({name}, by {best.mean - stable:.2f})")
+    return (
+        f"The stable network has the highest mean of the three in {settings - len(others)} of "
+        f"{settings} settings. Another one is better on {', '.join(others)}."
+    )
 
 
 def sensitivity(rows: Sequence[Row]) -> str:
@@ -428,6 +456,7 @@ def make_table(rows: Sequence[Row], name: str) -> str:
         return make(compare_windows(rows, ROOT / "results"))
     others = {
         "components": components,
+        "best-component": best_component,
         "sensitivity": sensitivity,
         "task-il": task_il,
         "analyses": analyses,

@@ -12,12 +12,11 @@ import subprocess
 import tomllib
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from make_results import ROOT, Row, published, read
 
-from perdure.results.table import signed, verdict
+from perdure.results.table import TOLERANCE, signed, verdict
 
 MARK = "<!-- all results -->"
 UNKNOWN = "The reason is not known."
@@ -56,19 +55,29 @@ def _row(row: Row, reasons: Sequence[Mapping[str, Any]]) -> str:
 
 def badge(row: Row, reasons: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
     """The badge of a row, and what explains it."""
-    figures = row.figures()
+    figures = row.compared
     if not figures:
         why = "fixed" if row.stream_note.startswith("fixed") else "settings"
         why = "readme" if published(row) != "–" else why
         return _badge("none", "no published figure"), NO_FIGURE[why]
-    found = verdict(row.ours, figures[0])
-    difference = f"{signed(found.difference)} points."
-    if found.status == "agrees":
-        return _badge("verified", "verified"), difference
+    first, *others = (verdict(row.ours, figure) for figure in figures)
+    agrees = first.status == "agrees"
+    wide = agrees and abs(first.difference) > TOLERANCE
+    sentences = [
+        f"{signed(first.difference)} points{', within two standard errors' if wide else ''}."
+    ]
+    sentences += [
+        f"{signed(other.difference)} from Table {figure.table}, which contradicts "
+        f"Table {figures[0].table}."
+        for figure, other in zip(figures[1:], others, strict=True)
+        if other.status != "agrees"
+    ]
     text, page = reason(row, reasons)
-    link = f' <a href="{_address(page)}">More</a>' if page else ""
-    name = f"not reproducible: {found.status}"
-    return _badge("deviates", name), f"{difference} {escape(text)}{link}"
+    if not agrees or (wide and page):
+        sentences.append(escape(text))
+        sentences += [f'<a href="{_address(page)}">More</a>'] if page else []
+    kind = ("verified", "verified") if agrees else ("deviates", f"not reproducible: {first.status}")
+    return _badge(*kind), " ".join(sentences)
 
 
 def _badge(kind: str, text: str) -> str:
@@ -128,19 +137,34 @@ def json_files(rows: Sequence[Row]) -> dict[str, str]:
 
 
 def commit(row: Row) -> str:
-    """The commit that stored the newest run of a row; a dash outside a repository."""
-    places = [file for file in row.files.values() if isinstance(file, Path)]
-    if places:
-        return _git("log", "-1", "--format=%h", "--", *map(str, places)) or "–"
-    return _line_commits().get(row.hash, "–")
+    """The commit that stored the newest run of a row; a dash if the history is not available.
+
+    Files were renamed and rewritten since, so a run is recognised by its time, and a line of
+    mnist.jsonl by its mean.
+    """
+    numbers = [row.ours.mean]
+    if row.setting is not None:
+        numbers = [run.timing.seconds or 0.0 for run in row.setting.runs]
+    commits = _commits()
+    found = [commits[str(number)] for number in numbers if str(number) in commits]
+    return max(found)[1] if len(found) == len(numbers) else "–"
 
 
 @functools.cache
-def _line_commits() -> dict[str, str]:
-    """By configuration, the commit that stored its line of mnist.jsonl."""
-    lines = _git("blame", "-s", "--abbrev=6", "--", "results/mnist.jsonl").splitlines()
-    found = (re.match(r"\^?(\w+).*?\"hash\": \"(\w+)\"", line) for line in lines)
-    return {match[2]: match[1][:7] for match in found if match}
+def _commits() -> dict[str, tuple[int, str]]:
+    """By number with four decimals or more, the first commit with it: its place and its hash."""
+    if _git("rev-parse", "--is-shallow-repository") != "false":
+        return {}
+    history = _git("log", "--reverse", "--format=commit %h", "-p", "-U0", "--", "results")
+    found: dict[str, tuple[int, str]] = {}
+    place, name = 0, ""
+    for line in history.splitlines():
+        if line.startswith("commit "):
+            place, name = place + 1, line.removeprefix("commit ")
+        elif line.startswith("+"):
+            for number in re.findall(r"\d+\.\d{4,}", line):
+                found.setdefault(number, (place, name))
+    return found
 
 
 def _git(*words: str) -> str:

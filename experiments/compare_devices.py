@@ -2,7 +2,7 @@
 
     python experiments/compare_devices.py
 
-Reads results/mnist-gpu.jsonl and results/mnist.jsonl, and prints one JSON line: the number of
+Reads mnist_gpu.jsonl and ../results/mnist.jsonl, and prints one JSON line: the number of
 settings, the mean difference in points, how many differ by more than two standard errors, and the
 largest difference in standard errors.
 """
@@ -14,7 +14,7 @@ import statistics
 from pathlib import Path
 from typing import Any, NamedTuple
 
-RESULTS = Path(__file__).parents[1] / "results"
+HERE = Path(__file__).parent
 
 
 class Accuracy(NamedTuple):
@@ -25,10 +25,10 @@ class Accuracy(NamedTuple):
     """Standard error."""
 
 
-def accuracies(name: str) -> dict[tuple[str, str, int | None], Accuracy]:
+def accuracies(path: Path) -> dict[tuple[str, str, int | None], Accuracy]:
     """Accuracies by stream, method and buffer size, for runs with published settings."""
     found = {}
-    for line in (RESULTS / name).read_text().splitlines():
+    for line in path.read_text().splitlines():
         row: dict[str, Any] = json.loads(line)
         if row.get("departures") or row.get("stream_seed"):
             continue
@@ -40,7 +40,8 @@ def accuracies(name: str) -> dict[tuple[str, str, int | None], Accuracy]:
 
 def main() -> None:
     """Print the comparison."""
-    gpu, cpu = accuracies("mnist-gpu.jsonl"), accuracies("mnist.jsonl")
+    gpu = accuracies(HERE / "mnist_gpu.jsonl")
+    cpu = accuracies(HERE.parent / "results" / "mnist.jsonl")
     differences = {key: gpu[key].mean - cpu[key].mean for key in gpu}
     sizes = [
         abs(differences[key]) / (gpu[key].error ** 2 + cpu[key].error ** 2) ** 0.5 for key in gpu

@@ -58,6 +58,8 @@ def phases(runs: Collection) -> None:
         if setting.config.stream != "gcil-cifar100-uniform":
             continue
         matrices = [scores.matrix for scores in setting.scores(setting.predictors[0])]
+        if setting.config.method == "joint":  # one phase
+            continue
         last = range(len(matrices[0]) - 3, len(matrices[0]))  # row k is after phase k
         means = [fmean(fmean(v or 0.0 for v in matrix[k][:k]) for matrix in matrices) for k in last]
         composed = setting.config.stream_seed or "fixed"

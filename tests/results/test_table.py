@@ -187,6 +187,18 @@ def test_gcil_figures_belong_to_the_stream_that_the_method_saw(
         assert draws == MemoryDraws(buffer_size, 2 if method == "derpp" else 1, 100, 32)
 
 
+def test_the_released_epochs_of_one_cell_give_another_published_stream() -> None:
+    released = record(
+        stream="gcil-cifar100-uniform",
+        dataset="cifar100",
+        network="resnet18",
+        buffer_size=200,
+        stream_seed="published",
+        hyperparameters={"epochs": 200},
+    ).config
+    assert released.memory_draws() == MemoryDraws(200, 1, 200, 32)
+
+
 def test_runs_with_different_published_streams_are_not_compared() -> None:
     gcil: dict[str, Any] = {"stream": "gcil-cifar100-uniform", "stream_seed": "published"}
     runs = [

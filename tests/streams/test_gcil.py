@@ -69,6 +69,36 @@ def test_the_streams_of_the_published_runs_are_reproduced(
     assert sum(map(len, labels)) == samples
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("weights", "buffer_size", "reads", "epochs", "samples"),
+    [
+        ("uniform", 200, 1, 100, 19060),
+        ("uniform", 1000, 1, 100, 19308),
+        ("longtail", 200, 1, 100, 19557),
+        ("longtail", 1000, 1, 100, 19357),
+        ("uniform", 200, 2, 100, 19843),
+        ("uniform", 500, 2, 100, 19388),
+        ("uniform", 1000, 2, 100, 19878),
+        ("longtail", 200, 2, 100, 19089),
+        ("longtail", 500, 2, 100, 18365),
+        ("longtail", 1000, 2, 100, 19577),
+        ("uniform", 200, 1, 200, 19469),
+    ],
+)
+def test_published_streams_of_the_other_cells_have_the_sizes_of_a_separate_simulation(
+    weights: Literal["uniform", "longtail"],
+    buffer_size: int,
+    reads: int,
+    epochs: int,
+    samples: int,
+    cifar100: Dataset,
+) -> None:
+    draws = MemoryDraws(buffer_size, reads, epochs, 32)
+    tasks = gcil(cifar100, weights=weights, memory=draws).tasks
+    assert sum(len(task.samples().labels) for task in tasks) == samples
+
+
 @pytest.mark.parametrize(("buffer_size", "reads"), [(20, 1), (20, 2), (130, 1), (7, 0)])
 def test_memory_draws_equal_those_of_a_learner(buffer_size: int, reads: int) -> None:
     """A reservoir that draws number by number from the generator of the stream."""

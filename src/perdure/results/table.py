@@ -308,7 +308,7 @@ def cut_short(settings: Sequence[Setting]) -> str:
     if not steps:
         return ""
     return (
-        f"Training ended after {max(steps):,} steps, before the end of the stream. Accuracy is the "
+        f"Training ended at step {max(steps):,}, before the end of the stream. Accuracy is the "
         "mean over the tests of the tasks so far."
     )
 
@@ -521,7 +521,7 @@ def _comparison_name(setting: Setting, *, network: bool = False) -> str:
             parts.append(text.format(value))
     if config.stream_seed == PUBLISHED:  # also depends on the learner
         depends = config.comparable()
-        parts += [f"buffer {depends['buffer_size']}", f"{depends['reads']} read per step"]
+        parts += [f"buffer {depends['buffer_size']}", f"memory reads per step: {depends['reads']}"]
         parts += [f"{config.epochs} epochs"]
     title = setting.stream_title
     return f"{title} ({', '.join(parts)})" if parts else title
