@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perdure.data.decode import walk_files
+from perdure.data.archives import walk_files
 from perdure.data.spec import Arrays, Layout, Spec
 from perdure.files import open_regular, read_bytes, write_atomic
 

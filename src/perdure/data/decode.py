@@ -1,209 +1,25 @@
-"""Read a dataset's files, packed or not, and decode them to arrays."""
+"""Decode a dataset's files to arrays."""
 
 from __future__ import annotations
 
 import gzip
-import hashlib
 import io
 import math
-import os
 import pickle
 import pickletools
 import struct
-import tarfile
-import zipfile
 import zlib
 from collections import defaultdict
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.data.spec import Arrays, Contents, DataError, File, Layout, Spec
-from perdure.files import DamagedError, read_bytes
+from perdure.data.archives import unzip
+from perdure.data.spec import Arrays, Contents, DataError, Spec
 from perdure.processes import cores
-
-# -- files and archives ---------------------------------------------------------------------
-
-
-class FolderChecksum(NamedTuple):
-    """The published checksum of a folder, and the checksums of the files read so far."""
-
-    folder: Path
-    expected: str
-    found: dict[str, bytes]
-
-    def check(self) -> None:
-        """Raise a DataError if the files that were read are not the published ones."""
-        algorithm = self.expected.partition(":")[0]
-        total = _new_hash(algorithm)
-        for name, digest in sorted(self.found.items()):
-            total.update(name.encode("utf-8", "surrogateescape") + b"\0" + digest)
-        if f"{algorithm}:{total.hexdigest()}" != self.expected:
-            raise DataError(
-                f"{self.folder} differs from the published files: the checksum of its "
-                f"{len(self.found)} files is {algorithm}:{total.hexdigest()}, expected "
-                f"{self.expected}"
-            )
-
-
-def read_files(
-    layout: Layout, root: Path, size_limit: int
-) -> tuple[Contents, list[FolderChecksum]]:
-    """The contents of all files of a layout, and what to check once they have been read.
-
-    Archives are unpacked in memory. Nothing larger than the limit is read.
-    """
-    contents: Contents = {}
-    checksums = []
-    for file in layout.files:
-        place = root / file.path
-        if file.digest is not None and place.is_dir():
-            checksum = FolderChecksum(place, file.digest, {})
-            checksums.append(checksum)
-            for path in map(Path, walk_files(place)):
-                contents[path] = partial(_read_in_folder, path, checksum, size_limit)
-            continue
-        for path in map(Path, walk_files(place)):
-            if path.suffix == ".zip":
-                contents |= _unzip(path, _read(path, file.digest, size_limit), size_limit)
-            elif path.name.endswith(".tar.gz"):
-                data = _read(path, file.digest, size_limit)
-                contents |= _untar(path, data, layout.members, size_limit)
-            else:
-                contents[path] = partial(_read, path, file.digest, size_limit)
-    return contents, checksums
-
-
-def walk_files(path: Path) -> Iterator[str]:
-    """The file itself, or all files in the folder (as strings: `Path` is three times slower)."""
-    if not path.is_dir():
-        yield str(path)
-    for folder, _, names in os.walk(path):
-        yield from (os.path.join(folder, name) for name in names)
-
-
-def _read(path: Path, digest: str | None, size_limit: int, limit: int | None = None) -> bytes:
-    return _verified(path, _regular_file(path, _smaller(size_limit, limit)), digest)
-
-
-def _read_in_folder(
-    path: Path, checksum: FolderChecksum, size_limit: int, limit: int | None = None
-) -> bytes:
-    data = _regular_file(path, _smaller(size_limit, limit))
-    algorithm = checksum.expected.partition(":")[0]
-    name = str(path)[len(str(checksum.folder)) + 1 :].replace(os.sep, "/")
-    checksum.found[name] = _new_hash(algorithm, data).digest()
-    return data
-
-
-def _smaller(size_limit: int, limit: int | None) -> int:
-    return size_limit if limit is None else min(size_limit, limit)
-
-
-def _regular_file(path: Path, limit: int) -> bytes:
-    try:
-        return read_bytes(path, limit)
-    except DamagedError as error:
-        raise DataError(str(error)) from None
-
-
-def _too_large(path: Path, size: int, limit: int) -> DataError:
-    return DataError(f"{path} has {size} bytes or more, expected at most {limit}")
-
-
-def _verified(path: Path, data: bytes, digest: str | None) -> bytes:
-    if digest is not None:
-        algorithm, _, expected = digest.partition(":")
-        found = _new_hash(algorithm, data).hexdigest()
-        if found != expected:
-            raise DataError(
-                f"{path} ({len(data)} bytes) has {algorithm} {found}, expected {expected}"
-            )
-    return data
-
-
-def _new_hash(algorithm: str, data: bytes = b"") -> hashlib._Hash:
-    return hashlib.new(algorithm, data, usedforsecurity=False)
-
-
-def _untar(path: Path, data: bytes, members: tuple[File, ...], size_limit: int) -> Contents:
-    found = dict.fromkeys((member.path for member in members), b"")
-    stream = _Bounded(path, gzip.GzipFile(fileobj=io.BytesIO(data)), size_limit)
-    try:
-        # In one pass: seeking back would decompress again.
-        with tarfile.open(fileobj=stream, mode="r|") as archive:  # type: ignore[call-overload]
-            for entry in archive:
-                if entry.name not in found:
-                    continue
-                if not entry.isreg():
-                    raise DataError(f"{path / entry.name} is not a regular file")
-                if file := archive.extractfile(entry):
-                    found[entry.name] = file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
-        if isinstance(error, DataError):
-            raise
-        raise DataError(f"{path} is not a tar archive ({error})") from None
-    return {
-        path / name: partial(_read_member, path / name, found[name], digest)
-        for name, digest in members
-    }
-
-
-class _Bounded:
-    """A stream of decompressed bytes that ends with an error after a number of them."""
-
-    def __init__(self, path: Path, stream: gzip.GzipFile, limit: int) -> None:
-        self.path, self.stream, self.limit, self.count = path, stream, limit, 0
-
-    def read(self, size: int) -> bytes:
-        data = self.stream.read(size)
-        self.count += len(data)
-        if self.count > self.limit:
-            raise _too_large(self.path, self.count, self.limit)
-        return data
-
-
-def _read_member(path: Path, data: bytes, digest: str | None, limit: int | None = None) -> bytes:
-    if limit is not None and len(data) > limit:
-        raise _too_large(path, len(data), limit)
-    return _verified(path, data, digest)
-
-
-def _unzip(path: Path, data: bytes, size_limit: int) -> Contents:
-    try:
-        archive = zipfile.ZipFile(io.BytesIO(data))
-    except Exception as error:  # a damaged directory can raise anything
-        raise DataError(f"{path} is not a zip archive ({error})") from None
-    return {
-        path / entry.filename: partial(_unzip_member, path, archive, entry, size_limit)
-        for entry in archive.infolist()
-    }
-
-
-def _unzip_member(
-    path: Path,
-    archive: zipfile.ZipFile,
-    entry: zipfile.ZipInfo,
-    size_limit: int,
-    limit: int | None = None,
-) -> bytes:
-    place, limit = path / entry.filename, _smaller(size_limit, limit)
-    if entry.file_size > limit:
-        raise _too_large(place, entry.file_size, limit)
-    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-        raise DataError(f"{place} is compressed by a method other than deflate")
-    try:
-        with archive.open(entry) as member:
-            # With a size: without one, a false size in the directory does not bound the memory.
-            return member.read(entry.file_size)
-    except Exception as error:  # a damaged member can raise anything
-        raise DataError(f"{place} cannot be unpacked ({error})") from None
-
 
 # -- npz: the bundled digits ----------------------------------------------------------------
 
@@ -211,7 +27,7 @@ def _unzip_member(
 def decode_npz(spec: Spec, contents: Contents) -> Arrays:
     """Read one npz file with the fields of `Arrays`; labels are stored as bytes."""
     ((path, read),) = contents.items()
-    members = _unzip(path, read(), spec.size_limit)
+    members = unzip(path, read(), spec.size_limit)
     arrays = []
     for name, (shape, dtype) in spec.arrays().items():
         data = members[path / f"{name}.npy"]() if path / f"{name}.npy" in members else b""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from perdure.data import cache
-from perdure.data.decode import read_files
+from perdure.data.archives import read_files
 from perdure.data.registry import DATASETS, find_spec
 from perdure.data.spec import Arrays, Contents, DataError, Dataset, Layout, OnProgress, Reader, Spec
 from perdure.records import Samples
