@@ -13,7 +13,7 @@ from torch import nn
 
 from perdure import ER, fit
 from perdure.streams import ImageEncoder, TableEncoder, from_table
-from perdure.streams.encoder import read_columns
+from perdure.streams.columns import read_columns
 from perdure.streams.from_files import stream_from_files
 
 N = 40

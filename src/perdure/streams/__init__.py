@@ -7,7 +7,6 @@ from perdure.streams.augment import Normalise as Normalise
 from perdure.streams.augment import Scale as Scale
 from perdure.streams.encoder import Encoder as Encoder
 from perdure.streams.encoder import ImageEncoder as ImageEncoder
-from perdure.streams.encoder import TableEncoder as TableEncoder
 from perdure.streams.from_batches import from_batches as from_batches
 from perdure.streams.from_data import from_dataset as from_dataset
 from perdure.streams.from_data import from_tensors as from_tensors
@@ -22,6 +21,7 @@ from perdure.streams.stream import Normaliser as Normaliser
 from perdure.streams.stream import Stream as Stream
 from perdure.streams.stream import Task as Task
 from perdure.streams.stream import Test as Test
+from perdure.streams.table_encoder import TableEncoder as TableEncoder
 from perdure.streams.transformed import permuted as permuted
 from perdure.streams.transformed import rotate as rotate
 from perdure.streams.transformed import rotated as rotated

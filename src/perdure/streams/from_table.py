@@ -12,21 +12,12 @@ import torch
 
 from perdure.arguments import as_count, check_choices, is_list
 from perdure.records import Samples
-from perdure.streams.encoder import (
-    Encoder,
-    TableEncoder,
-    first_names,
-    is_missing,
-    labels_of,
-    places_of,
-    plain,
-    read_columns,
-    texts_of,
-    warn_of_scales,
-)
+from perdure.streams.columns import is_missing, read_columns, texts_of
+from perdure.streams.encoder import Encoder, first_names, labels_of, places_of, plain
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
 from perdure.streams.stream import Stream
+from perdure.streams.table_encoder import TableEncoder, warn_of_scales
 
 
 def from_table(

@@ -1,0 +1,176 @@
+"""Columns of a table: reading them from files or records, and the values of their cells."""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+"""Cells of a CSV file that count as missing, in any case."""
+PARQUET = (".parquet", ".pq")
+
+
+def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
+    """The columns of a table by name.
+
+    Raises:
+        ValueError: If the table cannot be read.
+    """
+    if isinstance(table, str | Path):
+        path = Path(table)
+        if not path.is_file():
+            raise ValueError(f"{path} is not a file")
+        return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
+    if isinstance(table, Mapping) and table and all(map(_is_cell, table.values())):
+        table = [table]
+    if isinstance(table, list | tuple) and all(isinstance(row, Mapping) for row in table):
+        names = list(dict.fromkeys(name for row in table for name in row))
+        table = {name: [row.get(name) for row in table] for name in names}
+    if isinstance(table, Mapping):
+        if single := [name for name, values in table.items() if _is_cell(values)]:
+            raise ValueError(f"column {single[0]!r} is a single value; expected a list of values")
+        columns: dict[str, Sequence[Any]] = {
+            str(name): list(values) for name, values in table.items()
+        }
+    elif hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
+        columns = {str(name): list(table[name]) for name in table.columns}
+    else:
+        kind = type(table).__name__
+        raise ValueError(
+            f"the table is of type {kind}; expected a file, a DataFrame, a mapping or rows"
+        )
+    if len({len(values) for values in columns.values()}) > 1:
+        raise ValueError("the columns of the table have different lengths")
+    return columns
+
+
+def _is_cell(value: Any) -> bool:
+    """Whether a value is a single one, not a column."""
+    return isinstance(value, str | bytes) or not isinstance(value, Iterable)
+
+
+_QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*+"', re.MULTILINE)
+"""A quoted cell of a CSV file, whatever the separator."""
+
+
+def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            unquoted = _QUOTED.sub('""', file.read(65536))
+            first = next(filter(str.strip, unquoted.splitlines()), "")
+            file.seek(0)
+            # The separator that the header contains most often, outside of quoted names.
+            separator = max(",;\t|", key=first.count)
+            reader = csv.reader(file, delimiter=separator)
+            rows = [(reader.line_num, row) for row in reader if row]
+    except (OSError, UnicodeError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
+    if not rows:
+        raise ValueError(f"{path} is empty; expected a header and rows")
+    (_, header), *values = rows
+    names = [name.strip() for name in header]
+    if len(set(names)) < len(names):
+        raise ValueError(f"{path} has two columns with the same name")
+    for line, row in values:
+        if len(row) != len(names):
+            raise ValueError(
+                f"{path}: line {line} has {len(row)} cells; the header has {len(names)}"
+            )
+    return {name: [row[place] for _, row in values] for place, name in enumerate(names)}
+
+
+def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
+    try:
+        import pyarrow.parquet
+    except ModuleNotFoundError:
+        raise ValueError(
+            "Parquet files require pyarrow; install it, or perdure with the extra table"
+        ) from None
+    try:
+        table = pyarrow.parquet.read_table(path)
+    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        raise ValueError(
+            f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}"
+        ) from None
+    return {name: table[name].to_pylist() for name in table.column_names}
+
+
+def is_missing(value: Any) -> bool:
+    """Whether a cell counts as missing."""
+    if isinstance(value, str):
+        return value.strip().lower() in MISSING
+    try:
+        return value is None or bool(value != value)  # NaN, NaT
+    except TypeError:  # pandas.NA
+        return True
+
+
+def is_numeric(name: str, values: Sequence[Any]) -> bool:
+    """Whether all values are numbers or missing."""
+    for value in values:
+        if is_missing(value):
+            continue
+        if isinstance(value, str):
+            try:
+                number = float(value)
+            except ValueError:
+                return False
+        elif isinstance(value, bool | int | float | np.number | np.bool_):
+            number = as_number(value)
+        else:
+            raise ValueError(
+                f"column {name!r} contains {type(value).__name__} values; convert it to numbers "
+                "or text, or leave it out of features"
+            )
+        if not math.isfinite(number):
+            raise ValueError(f"column {name!r} contains the infinite value {value}")
+    return True
+
+
+def as_number(value: Any) -> float:
+    """A value as a number; NaN if it is missing."""
+    if is_missing(value):
+        return math.nan
+    try:
+        number = float(value)
+    except (TypeError, ValueError, OverflowError):
+        text = str(value)[:40]
+        raise ValueError(f"{text!r} is not a number, unlike the other values") from None
+    if math.isinf(number):
+        raise ValueError(f"{value!r} is infinite")
+    return number
+
+
+def as_text(value: Any) -> str | None:
+    """A value as text, with equal text for equal numbers; None if it is missing."""
+    if is_missing(value):
+        return None
+    if isinstance(value, str):
+        return value.strip()
+    if isinstance(value, float | np.floating) and float(value).is_integer():
+        return str(int(value))
+    return str(value)
+
+
+def texts_of(values: Sequence[Any], name: str) -> list[str]:
+    """The values of a column that may have no gaps."""
+    found = [as_text(value) for value in values]
+    if None in found:
+        raise ValueError(f"column {name!r} has no value in row {found.index(None) + 1}")
+    return [text for text in found if text is not None]
+
+
+def is_date(text: str | None) -> bool:
+    """Whether a text is a date, with or without a time, as in ISO 8601."""
+    try:
+        datetime.fromisoformat(text or "")
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,250 @@
+"""The encoder of tables: how each column becomes inputs."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from msgspec import Struct
+from torch import Tensor
+
+from perdure.streams.columns import as_number, as_text, is_date, is_numeric, read_columns
+from perdure.streams.encoder import LIMIT, Encoder, first_names, places_of, plain
+
+CLIPPED_SHARE = 0.1
+"""Share of the training values of a column that may exceed the limit without a warning. In sparse
+columns, such as pixels at the border of images, a few per cent exceed it without harm."""
+Floats = npt.NDArray[np.float64]
+
+
+class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
+    """A numeric column."""
+
+    name: str
+    fill: float
+    """What replaces missing values."""
+    shift: float
+    scale: float
+    impute: bool
+    """Whether missing values are replaced."""
+    limit: float | None = None
+    """Largest absolute value."""
+    marked: bool = True
+    """Whether a second value marks those that are replaced."""
+
+    def __post_init__(self) -> None:
+        if not self.scale > 0:
+            raise ValueError(f"the scale of column {self.name!r} is {self.scale}")
+
+    @property
+    def width(self) -> int:
+        """Number of inputs: the value, and whether it is replaced."""
+        return 2 if self.impute and self.marked else 1
+
+    def encode(self, values: Sequence[Any]) -> Floats:
+        numbers = np.empty(len(values))
+        for row, value in enumerate(values):
+            try:
+                numbers[row] = as_number(value)
+            except ValueError as error:
+                raise ValueError(f"column {self.name!r}, row {row + 1}: {error}") from None
+        gaps = np.isnan(numbers)
+        if gaps.any() and not self.impute:
+            raise ValueError(_missing_values(self.name, gaps))
+        scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
+        if self.limit is not None:
+            scaled = scaled.clip(-self.limit, self.limit)
+        return np.stack([scaled, gaps.astype(np.float64)][: self.width], axis=1)
+
+
+class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
+    """A column of categories."""
+
+    name: str
+    categories: tuple[str, ...]
+    impute: bool
+
+    def encode(self, values: Sequence[Any]) -> Floats:
+        texts = [as_text(value) for value in values]
+        gaps = np.array([text is None for text in texts])
+        if gaps.any() and not self.impute:
+            raise ValueError(_missing_values(self.name, gaps))
+        places = places_of(self.categories)
+        encoded = np.zeros((len(texts), len(self.categories)))
+        for row, text in enumerate(texts):
+            if text is None:
+                continue
+            place = places.get(text, places.get(plain(text)))
+            if place is not None:
+                encoded[row, place] = 1.0
+        unknown = ~gaps & ~encoded.any(axis=1)
+        if len(texts) >= 20 and unknown.mean() > 0.5:
+            warnings.warn(
+                f"column {self.name!r} has unknown categories in {unknown.mean():.0%} of the rows, "
+                f"such as {texts[unknown.argmax()]!r}; they are encoded as zeros",
+                stacklevel=3,
+            )
+        return encoded
+
+
+class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
+    """Turns the rows of a table into input vectors, as `from_table` has done for its stream.
+
+    `from_table` creates it (`Stream.encoder`), and `perdure run` writes it to the run folder as
+    `encoder.json`.
+
+    >>> from perdure.streams import from_table
+    >>> rides = {"km": [1, 9] * 10, "city": ["Rome", "Oslo"] * 10, "kind": ["bike", "car"] * 10}
+    >>> encoder = from_table(rides, "kind").encoder
+    >>> encoder.encode([{"km": 9, "city": "Oslo"}, {"km": 5, "city": "Lima"}])
+    tensor([[1., 1., 0.],
+            [0., 0., 0.]])
+    >>> encoder.decode([1, 0])
+    ['car', 'bike']
+    """
+
+    target: str
+    """Column with the class."""
+    columns: tuple[_Numeric | _Categorical, ...]
+    """Columns that are inputs: how each is standardised, or its categories."""
+
+    @classmethod
+    def fit(
+        cls,
+        columns: Mapping[str, Sequence[Any]],
+        *,
+        target: str,
+        class_names: Sequence[str],
+        categorical: set[str],
+        train: npt.NDArray[np.int64],
+        known: npt.NDArray[np.int64],
+        impute: bool,
+        gaps: set[str],
+        standardise: bool,
+        max_categories: int,
+    ) -> TableEncoder:
+        """An encoder for these columns.
+
+        Args:
+            columns: Values by column.
+            target: Column with the class.
+            class_names: Names of the classes.
+            categorical: Columns that are categorical although they contain numbers.
+            train: Rows from which kinds and categories are taken.
+            known: Rows from which means and standard deviations are computed.
+            impute: Whether missing values are allowed.
+            gaps: Columns in which missing values are marked.
+            standardise: Whether numeric columns are standardised.
+            max_categories: Categories that a column may have.
+        """
+        found: list[_Numeric | _Categorical] = []
+        dates: list[str] = []
+        for name, values in columns.items():
+            if name not in categorical and is_numeric(name, [values[row] for row in train]):
+                numbers = np.array([as_number(values[row]) for row in known], dtype=np.float64)
+                mean, std = _mean_and_std(numbers[~np.isnan(numbers)])
+                shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
+                found.append(_Numeric(name, mean, shift, scale, impute, limit, name in gaps))
+            else:
+                texts = {as_text(values[row]) for row in train} - {None}
+                if len(texts) > max_categories:
+                    raise ValueError(
+                        f"column {name!r} has {len(texts)} categories, more than "
+                        f"{max_categories}; list the columns to use as features without it "
+                        "(features=age+income for the command), convert it to numbers, or raise "
+                        "max_categories"
+                    )
+                if name not in categorical and sum(map(is_date, texts)) > len(texts) / 2:
+                    dates.append(repr(name))
+                found.append(_Categorical(name, tuple(sorted(map(str, texts))), impute))
+        if dates:
+            warnings.warn(
+                f"columns with dates as text: {first_names(dates)}; every date becomes an input of "
+                "its own, and later dates are unknown. Convert them to numbers, such as days, "
+                "leave them out of features, or list them as categorical",
+                stacklevel=3,
+            )
+        found.sort(key=lambda column: isinstance(column, _Categorical))  # numeric columns first
+        return cls(target=target, class_names=tuple(class_names), columns=tuple(found))
+
+    def encode(self, source: str | Path | Any) -> Tensor:
+        """Input vectors, float32 [n, values].
+
+        Args:
+            source: A CSV or Parquet file, a pandas or polars DataFrame, a mapping from column
+                names to values, or one or several rows as dicts. Other columns are ignored, and
+                the target is not needed.
+
+        Raises:
+            ValueError: If there are no rows, a column is missing or a value does not fit.
+        """
+        columns = read_columns(source)
+        if not any(map(len, columns.values())):
+            raise ValueError("the table has no rows")
+        for column in self.columns:
+            if column.name not in columns:
+                raise ValueError(f"the table has no column {column.name!r}")
+        parts = [column.encode(columns[column.name]) for column in self.columns]
+        return torch.from_numpy(np.concatenate(parts, axis=1)).float()
+
+
+def _mean_and_std(numbers: Floats) -> tuple[float, float]:
+    """Mean and standard deviation; 1 instead of a standard deviation of 0."""
+    if not len(numbers):
+        return 0.0, 1.0
+    if (numbers == numbers[0]).all():  # rounding makes the computed standard deviation positive
+        return float(numbers[0]), 1.0
+    return float(numbers.mean()), float(numbers.std())
+
+
+def warn_of_scales(
+    encoder: TableEncoder, inputs: Tensor, first: npt.NDArray[np.int64] | None
+) -> None:
+    """Warn of numeric columns whose scale does not suit training inputs [n, values].
+
+    `first` are the rows from which means and standard deviations were computed; None if they are
+    not among the inputs.
+    """
+    constant, clipped = [], []
+    place = 0
+    for column in encoder.columns:
+        if not isinstance(column, _Numeric) or column.limit is None:
+            break  # numeric columns come first, and either all of them have a limit or none
+        values = inputs[:, place].numpy()
+        place += column.width
+        if first is not None and len(np.unique(values[first])) < 2:
+            # The scale is 1, which suits a column that is 0 at first and then 0 or 1.
+            if np.ptp(values) > 0 and not 0.1 <= np.abs(values).max() < column.limit:
+                constant.append(repr(column.name))
+        elif (np.abs(values) >= column.limit).mean() > CLIPPED_SHARE:
+            clipped.append(repr(column.name))
+    remedy = "create the stream with standardise='all tasks'"
+    if first is None:
+        remedy = "create a new encoder from rows with such values"
+    if constant:
+        warnings.warn(
+            "columns that are constant in the first task and vary later cannot be standardised: "
+            f"{first_names(constant)}; rescale them, or {remedy}",
+            stacklevel=3,
+        )
+    if clipped:
+        warnings.warn(
+            f"more than {CLIPPED_SHARE:.0%} of the values are set to the limit of {LIMIT:.0f} "
+            f"standard deviations of the first task in the columns {first_names(clipped)}; rescale "
+            f"them, or {remedy}",
+            stacklevel=3,
+        )
+
+
+def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
+    count, first = int(gaps.sum()), int(gaps.argmax()) + 1
+    what = "a missing value" if count == 1 else f"{count} missing values"
+    return (
+        f"column {name!r} has {what} (the first in row {first}); fill them in, or create the "
+        "stream, the first one if an encoder is given, with missing='impute'"
+    )
