@@ -51,6 +51,17 @@ def test_anything_else_is_rejected(value: Any) -> None:
         as_tensors(value)
 
 
+def test_messages_name_the_part_that_is_wrong() -> None:
+    for value, message in (
+        ("text", "inputs are of type str"),
+        ({}, "inputs are an empty dict"),
+        ({"a": None}, r"inputs\['a'\] is of type NoneType"),
+        ({"a": [X, ()]}, r"inputs\['a'\]\[1\] is an empty tuple"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            as_tensors(value)
+
+
 def test_structure_survives_a_state() -> None:
     inputs = as_tensors({"x/y": NESTED, "10": X})
     found = load_structure(*get_structure(inputs))

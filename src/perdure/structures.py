@@ -43,19 +43,20 @@ def as_tensors(value: Any, name: str = "inputs") -> Inputs:
     if isinstance(value, np.ndarray):
         return _from_array(value, name)
     found: Inputs
+    verb = "are" if name == "inputs" else "is"
     if isinstance(value, Mapping):
         if not all(isinstance(key, str) for key in value):
-            raise ValueError(f"{name} has keys that are not strings; expected argument names")
+            raise ValueError(f"a key of {name} is not a string; expected argument names")
         found = {key: as_tensors(value[key], f"{name}[{key!r}]") for key in sorted(value)}
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         found = tuple(as_tensors(part, f"{name}[{i}]") for i, part in enumerate(value))
     else:
         raise ValueError(
-            f"{name} is of type {type(value).__name__}; expected a tensor, an array, or a dict or "
-            "tuple of them"
+            f"{name} {verb} of type {type(value).__name__}; expected a tensor, an array, or a dict "
+            "or tuple of them"
         )
     if not found:
-        raise ValueError(f"{name} is an empty {type(value).__name__}; expected tensors")
+        raise ValueError(f"{name} {verb} an empty {type(value).__name__}; expected tensors")
     return found
 
 
@@ -66,7 +67,7 @@ def _from_array(array: np.ndarray[Any, Any], name: str) -> Tensor:
     try:
         return torch.from_numpy(array)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} is an array that torch does not support: {error}") from None
+        raise ValueError(f"torch does not support the array in {name}: {error}") from None
 
 
 def leaves(inputs: Inputs) -> Iterator[Tensor]:

@@ -122,6 +122,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"classes": 3}, "a training label is 3; expected 0 to 2"),
     ({"labels": FLOAT_LABELS}, "training labels are torch.float32"),
     ({"labels": np.array(["a", "b"] * 4)}, "number the classes"),
+    ({"labels": ["a", "b"] * 4}, "number the classes"),
+    ({"labels": [[0], [1, 2]]}, "number the classes"),
+    ({"labels": None}, "number the classes"),
+    ({"labels": [2**70] * 8}, "number the classes"),
+    ({"labels": LABELS.to(torch.complex64)}, "training labels are torch.complex64"),
+    ({"test": (IMAGES, ["a", "b"] * 4)}, "number the classes"),
+    ({"inputs": "text"}, "inputs are of type str"),
     ({"labels": LABELS[:, None]}, r"training labels are torch.int64 \[8, 1\]"),
     ({"inputs": IMAGES.to(torch.complex64)}, "inputs are torch.complex64"),
     ({"test": (IMAGES[..., :2], LABELS)}, r"test inputs have shape \(1, 1, 2\)"),
@@ -230,8 +237,61 @@ def test_an_empty_or_irregular_dataset_is_rejected() -> None:
     with pytest.raises(ValueError, match="the dataset is empty"):
         from_dataset([])
     mixed = [(torch.zeros(1, 2, 2), 0), (torch.zeros(1, 3, 2), 1)]
-    with pytest.raises(ValueError, match=r"item 1 of the dataset has shape \(1, 3, 2\)"):
+    with pytest.raises(ValueError, match=r"item 1 of the dataset .*\[1, 3, 2\]"):
         from_dataset(mixed)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *[1.7, 1.0, float("nan"), "1", "a", None, True, np.True_, np.float32(1)],
+        *[torch.tensor(1.0), torch.tensor(True), torch.tensor([0, 1]), np.zeros(10)],
+    ],
+)
+def test_labels_of_a_dataset_must_be_whole_numbers(other: Any) -> None:
+    good, bad = (IMAGES[0], 0), (IMAGES[1], other)
+    with pytest.raises(ValueError, match=r"item 1 of the dataset.*whole number"):
+        from_dataset([good, bad])
+    with pytest.raises(ValueError, match=r"item 1 .*whole number"):
+        from_dataset([{"x": x, "labels": label} for x, label in (good, bad)])
+    with pytest.raises(ValueError, match=r"item 1 of the test dataset.*whole number"):
+        from_dataset([good], test=[good, bad])
+
+
+def test_labels_of_a_dataset_may_be_whole_numbers_of_any_type() -> None:
+    labels = [0, np.int32(1), np.uint8(0), torch.tensor(1), np.array(0), np.array([1])]
+    (task,) = from_dataset([(IMAGES[0], label) for label in labels]).tasks
+    assert task.samples().labels.tolist() == [0, 1] * 3
+    assert task.samples().labels.dtype == torch.int64
+    with pytest.raises(ValueError, match="number the classes"):
+        from_dataset([(IMAGES[0], 2**70)])
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
+def test_the_items_of_a_dataset_must_have_one_dtype(dtype: torch.dtype) -> None:
+    """Conversion to the dtype of the first item would change the values: 300 becomes 44."""
+    first, second = torch.zeros(2, dtype=torch.uint8), torch.full((2,), 300, dtype=dtype)
+    for items in ([first, second], [{"x": first}, {"x": second}]):
+        with pytest.raises(ValueError, match=r"item 1 of the dataset.*uint8"):
+            from_dataset([(item, 0) for item in items])
+
+
+def test_an_item_of_a_dataset_that_cannot_be_an_input_is_named() -> None:
+    with pytest.raises(ValueError, match="item 1 of the dataset is of type str"):
+        from_dataset([(IMAGES[0], 0), ("text", 0)])
+
+
+def test_many_missing_labels_are_refused_unless_the_classes_are_given() -> None:
+    inputs, labels = torch.zeros(2, 3), torch.tensor([0, 10**12])
+    with pytest.raises(ValueError, match=r"1, 2, .*10, ….*classes=1000000000001"):
+        from_tensors(inputs, labels)
+    with pytest.raises(ValueError, match="classes="):
+        from_dataset(TensorDataset(inputs, labels))
+    assert from_tensors(inputs, labels, classes=10**12 + 1).classes == 10**12 + 1
+    with pytest.warns(UserWarning, match="1, 2, "):
+        assert from_tensors(inputs, torch.tensor([0, 10_001])).classes == 10_002
+    with pytest.raises(ValueError, match="1, 2, "):
+        from_tensors(inputs, torch.tensor([0, 10_002]))
 
 
 def test_class_names_are_kept_and_must_match_the_classes() -> None:

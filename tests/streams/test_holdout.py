@@ -92,6 +92,8 @@ def test_splits_that_are_impossible_are_refused() -> None:
         stream_of().validation("0.5")
     with pytest.raises(ValueError, match="task 1 to test"):
         stream_of(patients=1).validation(0.5)
+    few = stream_of().validation(0.9999)  # something remains to train on
+    assert all(len(task.samples().labels) for task in few.tasks)
     with pytest.raises(ValueError, match="3 values for 120"):
         from_tensors(torch.rand(120, 1), torch.arange(120) % 2, keep_together=["a", "b", "c"])
 
@@ -107,3 +109,5 @@ def test_a_stream_describes_itself() -> None:
     stream = stream_of(groups=[(0, 1), (2, 3)], name="numbers")
     assert repr(stream) == "Stream('numbers': 2 tasks, 4 classes, inputs [1], no tests)"
     assert repr(stream.tasks[0]) == "Task('task 1', 60 samples)"
+    single = from_tensors(torch.rand(2, 1), torch.tensor([0, 0]))
+    assert repr(single) == "Stream('own': 1 task, 1 class, inputs [1], no tests)"

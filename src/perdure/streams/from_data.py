@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
@@ -12,18 +14,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from perdure.arguments import check_choices, is_list
+from perdure.arguments import as_whole, check_choices, is_list
 from perdure.records import Samples
 from perdure.streams.augment import Scale
 from perdure.streams.encoder import first_names
 from perdure.streams.holdout import as_ids
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
-from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes
+from perdure.structures import Inputs, as_tensors, layout, leaves, map_leaves, shapes
 
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 Pair: TypeAlias = Sequence[Any] | Mapping[str, Any] | Samples
 """Inputs (a tensor or array [n, ...], or a dict or tuple, also nested, of them) and integer labels
 [n]; or a dict in which the key "labels" holds the labels and the others the inputs."""
+MAX_MISSING = 10_000
+"""Labels up to the highest one that may be missing, unless the number of classes is given."""
 
 
 class MapDataset(Protocol):
@@ -71,7 +75,8 @@ def from_tensors(
         tests: Test inputs and labels for each task, instead of `test`.
         keep_together: A value for each training sample, such as the patient it comes from. A
             validation split never separates samples with the same value.
-        classes: Number of outputs; by default the highest training label plus one.
+        classes: Number of outputs; by default the highest training label plus one. It is needed if
+            training samples of more than 10,000 classes are missing.
         class_names: Names of the classes for figures, in the order of the labels.
         name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
@@ -93,7 +98,7 @@ def from_tensors(
     train = check_samples("training", (inputs, labels), classes=classes)
     if classes is None:
         classes = int(train.labels.max()) + 1
-        _warn_of_gaps(train.labels, classes)
+        _check_gaps(train.labels, classes)
     if class_names and len(class_names) != classes:
         raise ValueError(f"there are {len(class_names)} class names for {classes} classes")
     n = len(train.labels)
@@ -160,7 +165,8 @@ def from_dataset(
     Args:
         dataset: Training data: a sequence of pairs (input, label), or of dicts in which the key
             "labels" holds the label and the others the input. PIL images become uint8 tensors
-            [channels, height, width]; tensors and arrays are used as they are.
+            [channels, height, width]; tensors and arrays are used as they are and must have the
+            same shape and dtype in all items. Labels are whole numbers.
         tasks: Rows of each task. Samples in no task are omitted.
         groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted,
             with a warning.
@@ -169,7 +175,8 @@ def from_dataset(
         tests: Test data for each task, instead of `test`.
         keep_together: A value for each training sample, such as the patient it comes from. A
             validation split never separates samples with the same value.
-        classes: Number of outputs; by default the highest training label plus one.
+        classes: Number of outputs; by default the highest training label plus one. It is needed if
+            training samples of more than 10,000 classes are missing.
         class_names: Names of the classes for figures, in the order of the labels.
         name: Name in tables and reports.
         augment: Augmentation of raw training inputs, such as `CropFlip`.
@@ -187,14 +194,14 @@ def from_dataset(
     >>> stream.classes, stream.shape, stream.tasks[0].steps(4)
     (2, (1, 8, 8), 2)
     """
-    train = _collect(dataset)
+    inputs, labels = _collect(dataset, "dataset")
     return from_tensors(
-        train.inputs,
-        train.labels,
+        inputs,
+        labels,
         tasks=tasks,
         groups=groups,
-        test=None if test is None else _collect(test),
-        tests=None if tests is None else [_collect(part) for part in tests],
+        test=None if test is None else _collect(test, "test dataset"),
+        tests=None if tests is None else [_collect(part, "test dataset") for part in tests],
         keep_together=keep_together,
         classes=classes,
         class_names=class_names,
@@ -206,17 +213,21 @@ def from_dataset(
     )
 
 
-def _warn_of_gaps(labels: Tensor, classes: int) -> None:
+def _check_gaps(labels: Tensor, classes: int) -> None:
+    """Warn if labels are missing; ValueError if there are too many of them."""
     present = set(np.unique(labels.cpu().numpy()).tolist())
-    missing = [label for label in range(classes) if label not in present]
-    if missing:
-        warnings.warn(
-            f"no training sample has the label {first_names(missing)}, although the highest label "
-            f"is {classes - 1}; the network needs {classes} outputs. Renumber the labels from 0, "
-            f"or pass classes={classes} if this is intended",
-            UserWarning,
-            stacklevel=3,
-        )
+    count = classes - len(present)
+    if not count:
+        return
+    missing = itertools.islice((label for label in range(classes) if label not in present), 11)
+    problem = (
+        f"no training sample has the label {first_names(list(missing))}, although the highest "
+        f"label is {classes - 1}; the network needs {classes} outputs. Renumber the labels from 0, "
+        f"or pass classes={classes} if this is intended"
+    )
+    if count > MAX_MISSING:
+        raise ValueError(problem)
+    warnings.warn(problem, UserWarning, stacklevel=3)
 
 
 def _warn_of_unused(
@@ -241,7 +252,8 @@ def check_samples(
     """The pair as samples with int64 labels; ValueError if they do not fit the stream."""
     inputs, labels = as_pair(pair, "a batch" if what == "batch" else f"{what} data")
     inputs = map_leaves(lambda leaf: _check_leaf(what, leaf), inputs)
-    if labels.dtype == torch.bool or labels.is_floating_point() or labels.ndim != 1:
+    fractions = labels.is_floating_point() or labels.is_complex()
+    if labels.dtype == torch.bool or fractions or labels.ndim != 1:
         raise ValueError(
             f"{what} labels are {labels.dtype} {list(labels.shape)}; expected one integer per input"
         )
@@ -256,21 +268,25 @@ def check_samples(
         raise ValueError(f"there are no {what} samples")
     if shape is not None and (found := shapes(inputs)) != shape:
         raise ValueError(f"{what} inputs have shape {found}; expected {shape}")
+    labels = labels.long()
     low, high = (int(label) for label in labels.aminmax())
     if low < 0 or (classes is not None and high >= classes):
         bad = low if low < 0 else high
         expected = "0 or more" if classes is None else f"0 to {classes - 1}"
         raise ValueError(f"a {what} label is {bad}; expected {expected}")
-    return Samples(inputs, labels.long())
+    return Samples(inputs, labels)
 
 
 def as_pair(batch: Pair, what: str = "a batch") -> tuple[Inputs, Tensor]:
     """The inputs, as a structure of tensors, and the labels of a batch."""
     inputs, labels = _divide(batch, what)
+    inputs = as_tensors(inputs)
     try:
-        return as_tensors(inputs), torch.as_tensor(labels)
-    except TypeError:
-        raise ValueError("labels are not numbers; number the classes from 0") from None
+        return inputs, torch.as_tensor(labels)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(
+            "labels are not whole numbers of at most 64 bits; number the classes from 0"
+        ) from None
 
 
 def _divide(pair: Any, what: str) -> tuple[Any, Any]:
@@ -389,26 +405,39 @@ def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
     return rows.long()
 
 
-def _collect(dataset: MapDataset) -> Samples:
+def _collect(dataset: MapDataset, what: str) -> tuple[Inputs, npt.NDArray[Any]]:
+    """The inputs of a dataset, as a structure of tensors, and the labels."""
     if not len(dataset):
-        raise ValueError("the dataset is empty")
+        raise ValueError(f"the {what} is empty")
     size = len(dataset)
     inputs: Inputs = None
-    labels = torch.empty(size, dtype=torch.int64)
+    labels = []
+    expected = ""
     for i in range(size):
-        item, label = _divide(dataset[i], f"item {i} of the dataset")
-        row = map_leaves(lambda leaf: leaf[None], as_tensors(_image(item), "item"))
+        name = f"item {i} of the {what}"
+        item, label = _divide(dataset[i], name)
+        row = map_leaves(lambda leaf: leaf[None], as_tensors(_image(item), f"the input of {name}"))
         if inputs is None:
             inputs = map_leaves(lambda leaf: leaf.new_empty((size, *leaf.shape[1:])), row)
-        if (found := shapes(row)) != (expected := shapes(inputs)):
+            expected = layout(row)
+        if (found := layout(row)) != expected:
             raise ValueError(
-                f"item {i} of the dataset has shape {found}, "
-                f"the first {expected}; all must have the same shape"
+                f"{name} is {found}, the first {expected}; all must have the same shape and dtype"
             )
         for storage, leaf in zip(leaves(inputs), leaves(row), strict=True):
             storage[i] = leaf[0]
-        labels[i] = int(label)
-    return Samples(inputs, labels)
+        labels.append(_label(label, name))
+    return inputs, np.array(labels)
+
+
+def _label(label: Any, item: str) -> int:
+    """The label of an item: a whole number, also as an array with this single value."""
+    if isinstance(label, Tensor | np.ndarray):
+        if math.prod(label.shape) != 1:
+            shape = list(label.shape)
+            raise ValueError(f"the label of {item} has shape {shape}; expected a whole number")
+        label = label.item()
+    return as_whole(f"the label of {item}", label)
 
 
 def _image(item: Any) -> Any:

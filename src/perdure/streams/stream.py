@@ -223,11 +223,11 @@ class Stream:
 
     def __repr__(self) -> str:
         def count(n: int, what: str) -> str:
-            return f"{n:,} {what}{'' if n == 1 else 's'}"
+            return f"{n:,} {what}{'' if n == 1 else 'es' if what.endswith('s') else 's'}"
 
         parts = [
             count(len(self.tasks), "task"),
-            f"{self.classes} classes",
+            count(self.classes, "class"),
             f"inputs {list(self.shape) if isinstance(self.shape, tuple) else self.shape}",
             count(len(self.tests), "test") if self.tests else "no tests",
         ]
