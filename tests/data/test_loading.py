@@ -113,6 +113,15 @@ def test_the_bundled_digits() -> None:
     assert load("mnist5k").train.inputs.any()
 
 
+def test_a_validation_split_leaves_samples_for_training() -> None:
+    digits = load("mnist5k")
+    split = digits.validation(0.9997)
+    assert (len(split.train.labels), len(split.test.labels)) == (1, 3999)
+    for share in (0.9999, 1.0):
+        with pytest.raises(ValueError, match=str(share)):
+            digits.validation(share)
+
+
 def test_damaged_bundled_digits_are_rejected(tmp_path: Path) -> None:
     spec = DATASETS["mnist5k"]
     path = locate(spec)

@@ -151,7 +151,7 @@ class Dataset:
             seed: Seed of the draw.
 
         Raises:
-            ValueError: If `fraction` is not between 0 and 1.
+            ValueError: If `fraction` is not between 0 and 1, or leaves no training samples.
         """
         if not 0 < fraction < 1:
             raise ValueError(
@@ -161,6 +161,11 @@ class Dataset:
         rows = torch.randperm(len(labels), generator=generator(seed, "validation"))
         rows = rows.to(labels.device)
         held_out = max(1, round(len(labels) * fraction))
+        if held_out >= len(labels):
+            raise ValueError(
+                f"a validation fraction of {fraction} leaves none of the {len(labels)} samples for "
+                "training; use a smaller one"
+            )
         return replace(
             self,
             name=f"{self.name}-validation",
