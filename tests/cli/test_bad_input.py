@@ -160,7 +160,11 @@ CASES = {
     "run --validation 0": "0.0",
     "run --validation nan": "nan",
     "run --validation 0.0001": "--validation 0.0001 leaves no samples to test 'classes 0 to 1'",
-    "run --validation 0.9999": "s-mnist is smaller than a batch of 10",
+    "run --validation 0.999": "s-mnist is smaller than a batch of 10",
+    "run --validation 0.9999": "0.9999 leaves none",
+    "run p-mnist --validation 0.9999": "0.9999 leaves none",
+    "run images:": "path is missing",
+    "run table:,target=kind": "path is missing",
     "run mnist-360 --method gem": "GEM needs task boundaries",
     # folders
     "run --data nowhere": "nowhere",

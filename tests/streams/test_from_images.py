@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import EpsImagePlugin, Image
 
-from perdure.streams import ImageEncoder, TableEncoder, from_image_folder
+from perdure.streams import ImageEncoder, from_image_folder, from_table
 from perdure.streams.from_files import stream_from_files
 
 
@@ -209,7 +209,7 @@ def test_the_size_must_be_that_of_the_encoder(tmp_path: Path) -> None:
         from_image_folder(tmp_path, size=4, encoder=encoder)
     with pytest.raises(ValueError, match="grayscale is True; the encoder has False"):
         from_image_folder(tmp_path, grayscale=True, encoder=encoder)
-    table = TableEncoder(target="kind", class_names=("cat", "dog"), columns=())
+    table = from_table({"km": [1, 2], "kind": ["cat", "dog"]}, "kind", test_share=0).encoder
     with pytest.raises(ValueError, match="TableEncoder"):
         from_image_folder(tmp_path, encoder=table)
 
@@ -286,6 +286,34 @@ def test_common_formats_are_read(tmp_path: Path, suffix: str) -> None:
     assert inputs.unique().tolist() == [200]
 
 
+def test_the_first_folder_may_have_a_single_class(tmp_path: Path) -> None:
+    fill(tmp_path, "cat")
+    with pytest.warns(UserWarning, match="single class, 'cat'"):
+        first = from_image_folder(tmp_path, size=2)
+    assert first.class_names == ("cat",)
+    from_image_folder(tmp_path, encoder=first.encoder)  # a warning would be an error
+
+
+@pytest.mark.parametrize("text", ["", ",size=2", " "])
+def test_an_empty_path_is_not_the_current_folder(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(fill(tmp_path, "cat", "dog"))
+    with pytest.raises(ValueError, match="path is missing"):
+        stream_from_files("images", text)
+    assert stream_from_files("images", ".,size=2").class_names == ("cat", "dog")
+
+
+def test_an_encoder_with_two_classes_of_the_same_name_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'cat' occurs twice"):
+        ImageEncoder(class_names=("cat", "dog", "cat"), height=2, width=2)
+    ImageEncoder(class_names=("cat", "dog"), height=2, width=2).save(tmp_path / "encoder.json")
+    text = (tmp_path / "encoder.json").read_text()
+    (tmp_path / "encoder.json").write_text(text.replace("dog", "cat"))
+    with pytest.raises(ValueError, match="'cat' occurs twice"):
+        ImageEncoder.load(tmp_path / "encoder.json")
+
+
 @pytest.mark.parametrize("size", [{"height": 10**6}, {"width": 10**6}, {"height": 10**30}])
 def test_an_encoder_of_huge_images_is_refused(tmp_path: Path, size: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="size is"):
@@ -294,5 +322,5 @@ def test_an_encoder_of_huge_images_is_refused(tmp_path: Path, size: dict[str, An
     encoder.save(tmp_path / "encoder.json")
     content = json.loads((tmp_path / "encoder.json").read_text())
     (tmp_path / "encoder.json").write_text(json.dumps({**content, **size}))
-    with pytest.raises(ValueError, match="cannot be read as a ImageEncoder"):
+    with pytest.raises(ValueError, match="cannot be read as an ImageEncoder"):
         ImageEncoder.load(tmp_path / "encoder.json")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 import torch
@@ -273,6 +275,9 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert stream.shape == (4,)
     with pytest.raises(ValueError, match="target is missing"):
         stream_from_files("table", str(tmp_path / "rides.csv"))
+    for empty in ("", ",target=kind"):
+        with pytest.raises(ValueError, match="path is missing"):
+            stream_from_files("table", empty)
     with pytest.raises(ValueError, match="expected NAME=VALUE") as caught:
         stream_from_files("table", f"{tmp_path / 'rides.csv'},target=kind,encoder=e.json")
     assert "encoder" not in str(caught.value).partition("expected")[2]  # not offered
@@ -426,6 +431,36 @@ def test_other_files_are_no_encoders(tmp_path: Path, content: bytes | None) -> N
         TableEncoder.load(tmp_path / "encoder.json")
 
 
+INCONSISTENT: list[tuple[tuple[Any, ...], Any, str]] = [
+    (("class_names",), ["car", "car"], "'car' occurs twice"),
+    (("columns",), [], "no columns"),
+    (("columns", 1, "name"), "km", "'km' occurs twice"),
+    (("columns", 0, "name"), "kind", "'kind' occurs twice"),
+    (("columns", 0, "limit"), -1, "limit"),
+    (("columns", 0, "limit"), 0, "limit"),
+    (("columns", 0, "scale"), 0, "scale"),
+    (("columns", 0, "scale"), -1, "scale"),
+    (("columns", 0, "scale"), 1e-320, "scale"),
+    (("columns", 1, "categories"), ["Oslo", "Oslo"], "'Oslo' occurs twice"),
+]
+
+
+@pytest.mark.parametrize(("place", "value", "message"), INCONSISTENT)
+def test_an_inconsistent_encoder_is_refused(
+    place: tuple[Any, ...], value: Any, message: str, tmp_path: Path
+) -> None:
+    encoder = from_table(RIDES, "kind", features=["km", "city"]).encoder
+    assert encoder is not None
+    encoder.save(tmp_path / "encoder.json")
+    content = part = json.loads((tmp_path / "encoder.json").read_text())
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    (tmp_path / "encoder.json").write_text(json.dumps(content))
+    with pytest.raises(ValueError, match=message):
+        TableEncoder.load(tmp_path / "encoder.json")
+
+
 def test_later_rows_keep_the_labels_and_the_scale_of_earlier_ones() -> None:
     first = from_table({"km": [1, 3] * 10, "kind": ["bus", "car"] * 10}, "kind")
     later = {"km": [5, 1] * 10, "kind": ["bike", "car"] * 10}
@@ -454,13 +489,26 @@ def test_a_number_is_the_same_class_in_every_spelling(first: list[Any], later: l
     assert start.encoder.labels(later).tolist() == [0, 1]
 
 
+@pytest.mark.parametrize("values", [["1", "1.0", "x"], ["1.0", "1", "x"], ["1.00", "x", "1"]])
+def test_a_new_class_may_be_spelled_in_two_ways(values: list[str], tmp_path: Path) -> None:
+    table: dict[str, list[Any]] = {"km": [1, 2, 3] * 10, "kind": values * 10}
+    (tmp_path / "rides.csv").write_text(as_csv(table))
+    expected = [values.index("x") == number % 3 for number in range(30)]
+    known = from_table({"km": [1, 2], "kind": ["a", "b"]}, "kind", test_share=0).encoder
+    for encoder, names in ((None, ("1", "x")), (known, ("a", "b", "1", "x"))):
+        stream = from_table(tmp_path / "rides.csv", "kind", encoder=encoder, test_share=0)
+        assert stream.class_names == names
+        labels = stream.tasks[0].samples().labels - (len(names) - 2)
+        assert labels.bool().tolist() == expected
+
+
 def test_codes_and_names_in_other_spellings_are_other_classes() -> None:
     km = [1, 3] * 10
     codes = from_table({"km": km, "kind": ["7", "8"] * 10}, "kind").encoder
     stream = from_table({"km": km, "kind": ["07", "8b"] * 10}, "kind", encoder=codes)
     assert stream.class_names == ("7", "8", "07", "8b")
-    both = from_table({"km": km, "kind": ["1", "1.0"] * 10}, "kind").encoder
-    assert both is not None
+    assert codes is not None
+    both = msgspec.structs.replace(codes, class_names=("1", "1.0"))  # of an earlier version
     assert both.labels(["1.0", "1"]).tolist() == [1, 0]
     names = from_table({"km": km, "kind": ["billing", "login"] * 10}, "kind").encoder
     with pytest.warns(UserWarning, match="'Billing' and 'billing'"):
@@ -486,10 +534,28 @@ def test_dates_that_are_text_produce_a_warning() -> None:
     day = [f"2026-01-{number % 20 + 1:02}" for number in range(N)]
     for dates in (day, [f"{d}T08:30:00" for d in day], ["soon", *day[1:]]):
         table = {**RIDES, "day": dates}
-        with pytest.warns(UserWarning, match=r"'day';.*numbers.*features.*categorical"):
+        with pytest.warns(UserWarning, match=r"'day'.*dates.*numbers.*features.*categorical"):
             from_table(table, "kind")
         from_table(table, "kind", features=["km", "city"])  # a warning would be an error
         from_table(table, "kind", categorical=["day"])
+        with pytest.raises(ValueError, match=r"'day' has .* dates.*numbers.*max_categories"):
+            from_table(table, "kind", max_categories=10)
+
+
+@pytest.mark.parametrize("odd", ["unknown", "1,234", "5%"])
+def test_text_in_a_column_of_numbers_produces_a_warning(odd: str) -> None:
+    age = [odd if row == 6 else str(row) for row in range(N)]
+    table = {"age": age, "kind": RIDES["kind"]}
+    with pytest.warns(UserWarning, match=f"'age'.*'{odd}' in row 7.*categorical"):
+        stream = from_table(table, "kind", test_share=0)
+    assert stream.shape == (N,)
+    with pytest.raises(ValueError, match=f"'age' has {N}.*'{odd}' in row 7.*max_categories"):
+        from_table(table, "kind", test_share=0, max_categories=10)
+    from_table(table, "kind", test_share=0, categorical=["age"])  # a warning would be an error
+    sizes = {"size": ["38", "40", "M", "L"] * (N // 4), "kind": RIDES["kind"]}
+    from_table(sizes, "kind")  # half of the values are numbers
+    gaps = {**table, "age": [None if value == odd else value for value in age]}
+    assert from_table(gaps, "kind", missing="impute").shape == (2,)
 
 
 @pytest.mark.parametrize("rows", [[], {}, {"km": [], "city": []}])

@@ -118,10 +118,9 @@ def is_numeric(name: str, values: Sequence[Any]) -> bool:
         if is_missing(value):
             continue
         if isinstance(value, str):
-            try:
-                number = float(value)
-            except ValueError:
+            if not reads_as_number(value):
                 return False
+            number = float(value)
         elif isinstance(value, bool | int | float | np.number | np.bool_):
             number = as_number(value)
         else:
@@ -131,6 +130,15 @@ def is_numeric(name: str, values: Sequence[Any]) -> bool:
             )
         if not math.isfinite(number):
             raise ValueError(f"column {name!r} contains the infinite value {value}")
+    return True
+
+
+def reads_as_number(text: str) -> bool:
+    """Whether a text is a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
     return True
 
 
@@ -167,10 +175,10 @@ def texts_of(values: Sequence[Any], name: str) -> list[str]:
     return [text for text in found if text is not None]
 
 
-def is_date(text: str | None) -> bool:
+def is_date(text: str) -> bool:
     """Whether a text is a date, with or without a time, as in ISO 8601."""
     try:
-        datetime.fromisoformat(text or "")
+        datetime.fromisoformat(text)
     except ValueError:
         return False
     return True

@@ -39,6 +39,9 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
     class_names: tuple[str, ...]
     """What each label stands for."""
 
+    def __post_init__(self) -> None:
+        check_distinct("class names", self.class_names)
+
     def encode(self, source: Any) -> Tensor:
         """Inputs [n, ...] for new data.
 
@@ -99,14 +102,18 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
             path: File to read.
 
         Raises:
-            ValueError: If the file is missing, damaged, or describes another kind of encoder.
+            ValueError: If the file is missing, damaged or inconsistent, or describes another kind
+                of encoder.
         """
         try:
             return msgspec.json.decode(read_bytes(Path(path)), type=cls)
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-            raise ValueError(f"{path} cannot be read as a {cls.__name__}: {error}") from None
+            article = "an" if cls.__name__[0] in "AEIOU" else "a"
+            raise ValueError(
+                f"{path} cannot be read as {article} {cls.__name__}: {error}"
+            ) from None
 
 
 def labels_of(
@@ -136,6 +143,13 @@ def places_of(names: Sequence[str]) -> dict[str, int]:
     return {plain(name): place for name, place in places.items()} | places
 
 
+def check_distinct(what: str, names: Sequence[str]) -> None:
+    """Raise ValueError if a name occurs twice."""
+    if len(set(names)) < len(names):
+        twice = next(name for place, name in enumerate(names) if name in names[:place])
+        raise ValueError(f"{twice!r} occurs twice among the {what}")
+
+
 def first_names(names: Sequence[str | int]) -> str:
     """The first ten names, for messages."""
     return ", ".join(map(str, names[:10])) + ", …" * (len(names) > 10)
@@ -159,6 +173,7 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
     """Whether inputs have one channel instead of red, green and blue."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not (1 <= self.height <= MAX_SIDE and 1 <= self.width <= MAX_SIDE):
             raise ValueError(
                 f"size is {self.height} x {self.width}; expected 1 to {MAX_SIDE} pixels each"

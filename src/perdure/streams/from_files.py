@@ -40,6 +40,8 @@ def stream_from_files(kind: str, text: str) -> Stream:
     """
     options = file_options(kind)
     path, *settings = text.split(",")
+    if not path.strip():
+        raise ValueError(f"the path is missing; write {kind}:PATH")
     values: dict[str, Any] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")

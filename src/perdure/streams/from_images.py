@@ -14,7 +14,7 @@ from perdure.arguments import as_count, check_choices
 from perdure.records import Samples
 from perdure.streams.encoder import FORMATS, Encoder, ImageEncoder, labels_of
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream
+from perdure.streams.layout import TEST_SHARE, Layout, build_stream, warn_of_single_class
 from perdure.streams.stream import Augment, Normaliser, Stream
 
 
@@ -105,6 +105,7 @@ def from_image_folder(
     known = reader.class_names
     names = [*known, *sorted({image.label for image in train} - set(known))]
     reader = msgspec.structs.replace(reader, class_names=tuple(names))
+    warn_of_single_class(known, names)
     labels = labels_of([image.label for image in train], names)
     if by_folder:
         layout = Layout.by_value([image.task for image in train])

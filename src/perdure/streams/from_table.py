@@ -15,7 +15,13 @@ from perdure.records import Samples
 from perdure.streams.columns import is_missing, read_columns, texts_of
 from perdure.streams.encoder import Encoder, first_names, labels_of, places_of, plain
 from perdure.streams.holdout import as_ids
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream, is_trained
+from perdure.streams.layout import (
+    TEST_SHARE,
+    Layout,
+    build_stream,
+    is_trained,
+    warn_of_single_class,
+)
 from perdure.streams.stream import Stream
 from perdure.streams.table_encoder import TableEncoder, warn_of_scales
 
@@ -131,8 +137,10 @@ def from_table(
     if not n:
         raise ValueError("the table has no rows")
     texts = texts_of(columns[target], target)
-    classes = _classes(texts, target, encoder)
-    _check_numbers(classes, target, 0 if encoder is None else len(encoder.class_names), n)
+    known_classes = () if encoder is None else encoder.class_names
+    classes = _classes(texts, target, known_classes)
+    warn_of_single_class(known_classes, classes)
+    _check_numbers(classes, target, len(known_classes), n)
     labels = labels_of(texts, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
@@ -189,11 +197,17 @@ def from_table(
     )
 
 
-def _classes(texts: Sequence[str], target: str, encoder: TableEncoder | None) -> list[str]:
-    """The classes that the encoder knows, then others in ascending order, numbers by value."""
-    known = [] if encoder is None else list(encoder.class_names)
+def _classes(texts: Sequence[str], target: str, known: Sequence[str]) -> list[str]:
+    """The known classes, then others in ascending order, numbers by value.
+
+    Of several spellings of a whole number, the shortest is the name.
+    """
     places = places_of(known)
-    found = [c for c in dict.fromkeys(texts) if c not in places and plain(c) not in places]
+    spellings: dict[str, str] = {}
+    for c in dict.fromkeys(texts):
+        if c not in places and plain(c) not in places:
+            spellings[plain(c)] = min(spellings.get(plain(c), c), c, key=len)
+    found = list(spellings.values())
     cases = {name.casefold(): name for name in known}
     if alike := [f"{c!r} and {cases[c.casefold()]!r}" for c in found if c.casefold() in cases]:
         warnings.warn(
@@ -201,16 +215,10 @@ def _classes(texts: Sequence[str], target: str, encoder: TableEncoder | None) ->
             f"{first_names(alike)}; if they are the same, change the spelling in the table",
             stacklevel=3,
         )
-    if not known and len(found) == 1:
-        warnings.warn(
-            f"the target {target!r} has a single value, {found[0]!r}; there is nothing to learn "
-            "until a learner with grow=True receives another class",
-            stacklevel=3,
-        )
     try:
-        return known + sorted(found, key=float)
+        return [*known, *sorted(found, key=float)]
     except ValueError:
-        return known + sorted(found)
+        return [*known, *sorted(found)]
 
 
 def _check_numbers(classes: Sequence[str], target: str, known: int, rows: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -98,6 +99,16 @@ class Layout:
         parts = self.parts(labels)
         masks = hold_out([ids[part] for part in parts], [labels[part] for part in parts], share)
         return [part[mask] for part, mask in zip(parts, masks, strict=True)]
+
+
+def warn_of_single_class(known: Sequence[str], classes: Sequence[str]) -> None:
+    """Warn if the first data have a single class; `known` are the classes of earlier data."""
+    if not known and len(classes) == 1:
+        warnings.warn(
+            f"the data have a single class, {classes[0]!r}; there is nothing to learn until a "
+            "learner with grow=True receives another class",
+            stacklevel=3,
+        )
 
 
 def is_trained(n: int, held_out: Sequence[Tensor]) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,8 +15,22 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from perdure.streams.columns import as_number, as_text, is_date, is_numeric, read_columns
-from perdure.streams.encoder import LIMIT, Encoder, first_names, places_of, plain
+from perdure.streams.columns import (
+    as_number,
+    as_text,
+    is_date,
+    is_numeric,
+    read_columns,
+    reads_as_number,
+)
+from perdure.streams.encoder import (
+    LIMIT,
+    Encoder,
+    check_distinct,
+    first_names,
+    places_of,
+    plain,
+)
 
 CLIPPED_SHARE = 0.1
 """Share of the training values of a column that may exceed the limit without a warning. In sparse
@@ -38,8 +54,10 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
     """Whether a second value marks those that are replaced."""
 
     def __post_init__(self) -> None:
-        if not self.scale > 0:
+        if not sys.float_info.min <= self.scale < math.inf:
             raise ValueError(f"the scale of column {self.name!r} is {self.scale}")
+        if self.limit is not None and not 0 < self.limit < math.inf:
+            raise ValueError(f"the limit of column {self.name!r} is {self.limit}")
 
     @property
     def width(self) -> int:
@@ -68,6 +86,9 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
     name: str
     categories: tuple[str, ...]
     impute: bool
+
+    def __post_init__(self) -> None:
+        check_distinct(f"categories of column {self.name!r}", self.categories)
 
     def encode(self, values: Sequence[Any]) -> Floats:
         texts = [as_text(value) for value in values]
@@ -113,6 +134,14 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
     columns: tuple[_Numeric | _Categorical, ...]
     """Columns that are inputs: how each is standardised, or its categories."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.columns:
+            raise ValueError("there are no columns")
+        check_distinct(
+            "target and columns", [self.target, *(column.name for column in self.columns)]
+        )
+
     @classmethod
     def fit(
         cls,
@@ -143,7 +172,6 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
             max_categories: Categories that a column may have.
         """
         found: list[_Numeric | _Categorical] = []
-        dates: list[str] = []
         for name, values in columns.items():
             if name not in categorical and is_numeric(name, [values[row] for row in train]):
                 numbers = np.array([as_number(values[row]) for row in known], dtype=np.float64)
@@ -151,24 +179,28 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
                 found.append(_Numeric(name, mean, shift, scale, impute, limit, name in gaps))
             else:
-                texts = {as_text(values[row]) for row in train} - {None}
-                if len(texts) > max_categories:
+                rows: dict[str, int] = {}  # the first row of each category
+                for row in train:
+                    if (text := as_text(values[row])) is not None:
+                        rows.setdefault(text, int(row))
+                doubt = None if name in categorical else _doubt(rows)
+                if len(rows) > max_categories:
+                    cause, remedy = doubt or ("", "convert it to numbers")
                     raise ValueError(
-                        f"column {name!r} has {len(texts)} categories, more than "
-                        f"{max_categories}; list the columns to use as features without it "
-                        "(features=age+income for the command), convert it to numbers, or raise "
+                        f"column {name!r} has {len(rows)} categories, more than {max_categories}"
+                        f"{cause and f', because it {cause}'}; {remedy}, list the columns to use "
+                        "as features without it (features=age+income for the command), or raise "
                         "max_categories"
                     )
-                if name not in categorical and sum(map(is_date, texts)) > len(texts) / 2:
-                    dates.append(repr(name))
-                found.append(_Categorical(name, tuple(sorted(map(str, texts))), impute))
-        if dates:
-            warnings.warn(
-                f"columns with dates as text: {first_names(dates)}; every date becomes an input of "
-                "its own, and later dates are unknown. Convert them to numbers, such as days, "
-                "leave them out of features, or list them as categorical",
-                stacklevel=3,
-            )
+                if doubt:
+                    cause, remedy = doubt
+                    warnings.warn(
+                        f"column {name!r} {cause}; every value becomes an input of its own, and "
+                        f"later values are unknown: {remedy}, leave the column out of features, "
+                        "or list it as categorical",
+                        stacklevel=3,
+                    )
+                found.append(_Categorical(name, tuple(sorted(rows)), impute))
         found.sort(key=lambda column: isinstance(column, _Categorical))  # numeric columns first
         return cls(target=target, class_names=tuple(class_names), columns=tuple(found))
 
@@ -191,6 +223,20 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 raise ValueError(f"the table has no column {column.name!r}")
         parts = [column.encode(columns[column.name]) for column in self.columns]
         return torch.from_numpy(np.concatenate(parts, axis=1)).float()
+
+
+def _doubt(rows: Mapping[str, int]) -> tuple[str, str] | None:
+    """Why a column of text is probably not meant as categories, and what to do about it.
+
+    `rows` are the rows in which its values first occur.
+    """
+    odd = [f"{text!r} in row {row + 1}" for text, row in rows.items() if not reads_as_number(text)]
+    if len(odd) < len(rows) / 2:
+        remedy = "correct these values or leave them empty (missing='impute')"
+        return f"contains numbers, but also text: {first_names(odd)}", remedy
+    if sum(map(is_date, rows)) > len(rows) / 2:
+        return "contains dates as text", "convert them to numbers, such as days"
+    return None
 
 
 def _mean_and_std(numbers: Floats) -> tuple[float, float]:
