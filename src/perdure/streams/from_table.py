@@ -63,7 +63,8 @@ def from_table(
             polars DataFrame, a mapping from column names to values, or a list of rows as dicts.
         target: Column with the class.
         features: Columns to use as inputs; by default all that have no other purpose.
-        categorical: Columns with numbers or dates that are categories.
+        categorical: Columns with numbers, dates, or numbers and text that are categories. Dates as
+            text, and text among numbers, produce a warning in other columns.
         tasks: A column, whose values are the tasks in the order in which they first appear; or the
             number of tasks, which divide the classes in ascending order; or the classes of each
             task (rows of other classes are omitted, with a warning). By default the stream is a
@@ -80,9 +81,10 @@ def from_table(
             gaps are replaced without a mark.
         standardise: Whether numeric columns get mean 0 and standard deviation 1 on the training
             rows of the first task, or of all tasks, which uses statistics of the future. Values
-            beyond 10 standard deviations are set to 10, with a warning if they are more than a
-            tenth of a column, or if the column is constant in the first task.
-        max_categories: Categories that a column may have; more than that suggests an identifier.
+            beyond 10 standard deviations are clipped to ±10, with a warning if they are more than
+            a tenth of a column, or if the column is constant in the first task.
+        max_categories: Categories that a column may have. More of them suggest an identifier, or
+            dates as text.
         encoder: The encoder of an earlier stream, if more of its data has arrived. It replaces
             `features`, `categorical`, `missing`, `standardise` and `max_categories`. Classes that
             it does not know get the next labels, for a learner with `grow=True`. A whole number may
