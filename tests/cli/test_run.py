@@ -242,7 +242,7 @@ def test_not_on_a_terminal_there_is_a_plain_line_per_task(call: Call) -> None:
     ended = call("run", "--method", "sgd", *SHORT)
     assert "\x1b" not in ended.out + ended.err
     first, early, second = ended.err.splitlines()
-    assert "30 steps" in early
+    assert "step 30" in early
     assert re.fullmatch(LINE, first)
     assert "runs/s-mnist/sgd-" in second
     assert "Class-IL" in ended.out

@@ -193,7 +193,8 @@ def test_validation_evaluates_on_training_samples() -> None:
     ("other", "expected"),
     [
         ({"validation": 0.0001}, "--validation 0.0001 leaves no samples to test 'classes 0 to 1'"),
-        ({"validation": 0.9999}, "s-mnist is smaller than a batch of 10"),
+        ({"validation": 0.999}, "s-mnist is smaller than a batch of 10"),
+        ({"validation": 0.9999}, "leaves none of the 4000 samples for training"),
         ({"given": {"batch": 5000}}, "s-mnist is smaller than a batch of 5000"),
         ({"given": {"batch": 0}}, "batch is 0; expected 1 or more"),
         ({"given": {"epochs": 0}}, "epochs is 0; expected 1 or more"),

@@ -164,7 +164,7 @@ def test_a_stream_without_tests_from_run_to_page(
     assert "Class-IL" not in out
     assert "prequential" in err
     assert main([*words, "--method", "er", "--max-steps", "30", "--prequential"]) == 0
-    assert "30 steps" in capfd.readouterr().err
+    assert "step 30" in capfd.readouterr().err
     assert main(["report", "--figures", "figures"]) == 0
     names = {path.stem for path in Path("figures").glob("*.json")}
     assert {"sensors-prequential", "sensors-500-prequential"} & names

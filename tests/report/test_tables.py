@@ -95,7 +95,7 @@ def test_an_interrupted_stream_has_no_published_figure(tmp_path: Path) -> None:
     found = results(tmp_path)
     assert "published" not in found.columns
     assert "after the last task" not in found.caption
-    assert "steps" in found.caption
+    assert "step" in found.caption
 
 
 def test_tables_1_and_2_contain_what_was_run(tmp_path: Path) -> None:
