@@ -152,7 +152,7 @@ def commit(row: Row) -> str:
 
 @functools.cache
 def _commits() -> dict[str, tuple[int, str]]:
-    """By number with four decimals or more, the first commit with it: its place and its hash."""
+    """By mean or number with four decimals, the first commit with it: its place and its hash."""
     if _git("rev-parse", "--is-shallow-repository") != "false":
         return {}
     history = _git("log", "--reverse", "--format=commit %h", "-p", "-U0", "--", "results")
@@ -162,7 +162,7 @@ def _commits() -> dict[str, tuple[int, str]]:
         if line.startswith("commit "):
             place, name = place + 1, line.removeprefix("commit ")
         elif line.startswith("+"):
-            for number in re.findall(r"\d+\.\d{4,}", line):
+            for number in re.findall(r'(?<="mean": )\d+\.\d+|\d+\.\d{4,}', line):
                 found.setdefault(number, (place, name))
     return found
 
