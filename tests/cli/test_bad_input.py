@@ -100,7 +100,7 @@ CASES = {
     "run --stream-seed 3": "s-mnist is deterministic",
     "run r-mnist --stream-seed each": "--stream-seed is 'each'",
     "run r-mnist --stream-seed -1": "--stream-seed is '-1'",
-    "run r-mnist --stream-seed published": "no run of clser on r-mnist",
+    "run r-mnist --stream-seed published": "r-mnist is another one",
     "run gcil-cifar100-longtail --method der --stream-seed published": "no run of der",
     "reproduce table2 --stream-seed 3": "deterministic",
     # hyperparameters

@@ -281,6 +281,25 @@ def test_an_item_of_a_dataset_that_cannot_be_an_input_is_named() -> None:
         from_dataset([(IMAGES[0], 0), ("text", 0)])
 
 
+@pytest.mark.parametrize(
+    "labels",
+    [
+        np.array([0, 1, 2, 1])[::-1],
+        np.array([1, 2, 1, 0], dtype=">i8"),
+        np.array([1, 2, 1, 0], dtype=object),
+    ],
+)
+def test_labels_of_any_memory_layout_are_accepted(labels: Any) -> None:
+    stream = from_tensors(torch.rand(4, 3), labels)
+    assert stream.tasks[0].samples().labels.tolist() == [1, 2, 1, 0]
+
+
+def test_a_dataset_that_cannot_be_indexed_is_refused() -> None:
+    items: Any = ((torch.rand(3), 0) for _ in range(4))
+    with pytest.raises(ValueError, match="map-style"):
+        from_dataset(items)
+
+
 def test_many_missing_labels_are_refused_unless_the_classes_are_given() -> None:
     inputs, labels = torch.zeros(2, 3), torch.tensor([0, 10**12])
     with pytest.raises(ValueError, match=r"1, 2, .*10, ….*classes=1000000000001"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import warnings
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,63 @@ def test_text_becomes_categories() -> None:
     assert coded.shape == (20,)
     with pytest.raises(ValueError, match=r"'rider' has 20 categories.*features"):
         from_table(RIDES, "kind", categorical=["rider"], max_categories=10, test_share=0)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        ["0", "1"] * 49 + ["?", "-"],  # two of four values, in few rows
+        ["1,5", "2,5", "3,25", "4"] * 25,
+        ["1,234", "2,345", "567", "8,901"] * 25,
+        ["1%", "2 %", "3%", "4%"] * 25,
+    ],
+)
+def test_numbers_that_are_not_read_as_numbers_produce_a_warning(values: list[str]) -> None:
+    table = {"x": values, "kind": ["a", "b"] * 50}
+    with pytest.warns(UserWarning, match="'x' contains numbers"):
+        from_table(table, "kind")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_table(table, "kind", categorical=["x"])
+
+
+def test_addresses_and_codes_are_categories_without_a_warning() -> None:
+    for values in (["10.0.0.1", "10.0.0.2"], ["A4", "3B"], ["1-2", "3-4"], ["12:30", "7:15"]):
+        from_table({"x": values * 50, "kind": ["a", "b"] * 50}, "kind")
+
+
+def test_tasks_name_classes_as_the_table_spells_them() -> None:
+    table = {"x": list(range(30)), "kind": [1.0, 2.0, 3.0] * 10}
+    for tasks in ([[1.0, 2.0], [3.0]], [[1, 2], [3]], [["1", "2"], ["3.0"]]):
+        stream = from_table(table, "kind", tasks=tasks)
+        assert [task.name for task in stream.tasks] == ["1, 2", "3"]
+    with pytest.raises(ValueError, match="at most once"):
+        from_table(table, "kind", tasks=[["1"], ["1.0"]])
+
+
+def test_a_table_whose_only_feature_is_empty_is_refused() -> None:
+    table = {"x": [None] * 20, "kind": ["a", "b"] * 10}
+    with pytest.raises(ValueError, match="no training row has a value"):
+        from_table(table, "kind", categorical=["x"], missing="impute")
+
+
+def test_a_table_has_no_two_columns_of_one_name() -> None:
+    with pytest.raises(ValueError, match="same name"):
+        from_table({"x": [1, 2], 1: [1, 2], "1": [3, 4], "kind": ["a", "b"]}, "kind")
+
+
+def test_an_encoder_with_many_names_is_checked_in_linear_time(tmp_path: Path) -> None:
+    """A quadratic check would take minutes."""
+    encoder = from_table(RIDES, "kind", features=["km"]).encoder
+    assert encoder is not None
+    encoder.save(tmp_path / "encoder.json")
+    content = json.loads((tmp_path / "encoder.json").read_text())
+    content["class_names"] = [*map(str, range(100_000)), "99999"]
+    (tmp_path / "encoder.json").write_text(json.dumps(content))
+    start = time.perf_counter()
+    with pytest.raises(ValueError, match="'99999' occurs twice"):
+        TableEncoder.load(tmp_path / "encoder.json")
+    assert time.perf_counter() - start < 10
 
 
 def test_tasks_by_classes_and_by_rows() -> None:

@@ -270,9 +270,10 @@ def _published_stream(config: RunConfig) -> RunConfig:
     """
     run = presets.gcil_run(config.method, config.stream, config.buffer_size)
     if run is None:
+        gcil = config.stream.startswith("gcil")
         raise ValueError(
-            f"--stream-seed {PUBLISHED} is the GCIL stream of the paper's runs, and the paper has "
-            f"no run of {config} there"
+            f"--stream-seed {PUBLISHED} is the GCIL stream of the paper's runs, and "
+            + (f"the paper has no run of {config}" if gcil else f"{config.stream} is another one")
         )
     if config.validation is not None:
         raise ValueError(f"--stream-seed {PUBLISHED} needs all training samples; omit --validation")

@@ -33,6 +33,9 @@ def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
     if isinstance(table, list | tuple) and all(isinstance(row, Mapping) for row in table):
         names = list(dict.fromkeys(name for row in table for name in row))
         table = {name: [row.get(name) for row in table] for name in names}
+    names = list(map(str, table if isinstance(table, Mapping) else getattr(table, "columns", ())))
+    if len(set(names)) < len(names):
+        raise ValueError("the table has two columns with the same name")
     if isinstance(table, Mapping):
         if single := [name for name, values in table.items() if _is_cell(values)]:
             raise ValueError(f"column {single[0]!r} is a single value; expected a list of values")
@@ -142,6 +145,19 @@ def reads_as_number(text: str) -> bool:
     return True
 
 
+_FORMATTED = re.compile(r"[-+]?(\d+|\d{1,3}([ ,.']\d{3})+)([.,]\d+)? *%?")
+"""A number with separators of thousands, a decimal comma or a percent sign."""
+
+
+def is_formatted_number(text: str) -> bool:
+    """Whether a text is a number in a format that is not read.
+
+    >>> [is_formatted_number(text) for text in ("1,5", "1'234.50", "5 %", "1.5", "10.0.0.1", "A4")]
+    [True, True, True, False, False, False]
+    """
+    return not reads_as_number(text) and _FORMATTED.fullmatch(text) is not None
+
+
 def as_number(value: Any) -> float:
     """A value as a number; NaN if it is missing."""
     if is_missing(value):
@@ -149,11 +165,16 @@ def as_number(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        text = str(value)[:40]
+        text = shorten(str(value))
         raise ValueError(f"{text!r} is not a number, unlike the other values") from None
     if math.isinf(number):
         raise ValueError(f"{value!r} is infinite")
     return number
+
+
+def shorten(text: str) -> str:
+    """The first forty characters of a text, for messages."""
+    return text[:40] + "…" * (len(text) > 40)
 
 
 def as_text(value: Any) -> str | None:

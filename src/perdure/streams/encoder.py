@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -120,8 +120,8 @@ def labels_of(
     names: Sequence[str], classes: Sequence[str], where: str = "the training data"
 ) -> Tensor:
     """The labels of samples whose classes have these names; ValueError if one is unknown."""
-    numbers = places_of(classes)
-    found = [numbers.get(name, numbers.get(plain(name))) for name in names]
+    places = places_of(classes)
+    found = [find_place(name, places) for name in names]
     if None in found:
         unknown, known = names[found.index(None)], first_names(classes)
         raise ValueError(f"the class {unknown!r} is not in {where}, which has {known}")
@@ -143,11 +143,18 @@ def places_of(names: Sequence[str]) -> dict[str, int]:
     return {plain(name): place for name, place in places.items()} | places
 
 
+def find_place(name: str, places: Mapping[str, int]) -> int | None:
+    """The place of a name among `places_of` others, also if it is spelled with decimals."""
+    return places.get(name, places.get(plain(name)))
+
+
 def check_distinct(what: str, names: Sequence[str]) -> None:
     """Raise ValueError if a name occurs twice."""
-    if len(set(names)) < len(names):
-        twice = next(name for place, name in enumerate(names) if name in names[:place])
-        raise ValueError(f"{twice!r} occurs twice among the {what}")
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise ValueError(f"{name!r} occurs twice among the {what}")
+        seen.add(name)
 
 
 def first_names(names: Sequence[str | int]) -> str:

@@ -281,6 +281,9 @@ def as_pair(batch: Pair, what: str = "a batch") -> tuple[Inputs, Tensor]:
     """The inputs, as a structure of tensors, and the labels of a batch."""
     inputs, labels = _divide(batch, what)
     inputs = as_tensors(inputs)
+    if isinstance(labels, np.ndarray):  # torch supports neither all strides nor byte orders
+        numbers = labels.dtype != object
+        labels = labels.astype(labels.dtype.newbyteorder("=")) if numbers else labels.tolist()
     try:
         return inputs, torch.as_tensor(labels)
     except (TypeError, ValueError, RuntimeError):
@@ -407,9 +410,14 @@ def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
 
 def _collect(dataset: MapDataset, what: str) -> tuple[Inputs, npt.NDArray[Any]]:
     """The inputs of a dataset, as a structure of tensors, and the labels."""
-    if not len(dataset):
-        raise ValueError(f"the {what} is empty")
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        raise ValueError(
+            f"the {what} is of type {type(dataset).__name__}; expected a map-style dataset, which "
+            "has a length and returns items by index"
+        )
     size = len(dataset)
+    if not size:
+        raise ValueError(f"the {what} is empty")
     inputs: Inputs = None
     labels = []
     expected = ""

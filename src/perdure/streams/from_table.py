@@ -181,6 +181,8 @@ def from_table(
         if task_column is not None:
             test_tasks = texts_of(other[task_column], task_column)
     inputs = encoder.encode(columns)
+    if not inputs.shape[1]:
+        raise ValueError(f"no training row has a value in the columns {first_names(used)}")
     place = trained.cumsum(0) - 1  # of a row among those that are trained on
     warn_of_scales(encoder, inputs[trained], None if given else place[known].numpy())
     if name is None:

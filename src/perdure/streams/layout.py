@@ -12,7 +12,8 @@ from torch import Tensor
 
 from perdure.arguments import as_count, is_list
 from perdure.records import Samples
-from perdure.streams.encoder import Encoder, first_names
+from perdure.streams.columns import as_text
+from perdure.streams.encoder import Encoder, find_place, first_names, places_of
 from perdure.streams.from_data import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
@@ -54,17 +55,18 @@ class Layout:
             parts = as_count("tasks", tasks, len(classes), "classes")
             groups = [part.tolist() for part in torch.arange(len(classes)).tensor_split(parts)]
         else:
+            places = places_of(classes)
             groups = []
             for task in tasks:
                 if not is_list(task):
                     raise ValueError(
                         f"tasks has {task!r}; expected a list of classes for each task"
                     )
-                for name in task:
-                    if str(name) not in classes:
-                        known = first_names(classes)
-                        raise ValueError(f"tasks has the class {name!r}; the data has {known}")
-                groups.append([classes.index(str(name)) for name in task])
+                group = [find_place(as_text(name) or str(name), places) for name in task]
+                if None in group:
+                    unknown, known = list(task)[group.index(None)], first_names(classes)
+                    raise ValueError(f"tasks has the class {unknown!r}; the data has {known}")
+                groups.append([label for label in group if label is not None])
         return cls([_listed([classes[label] for label in group]) for group in groups], groups)
 
     @classmethod

@@ -19,17 +19,19 @@ from perdure.streams.columns import (
     as_number,
     as_text,
     is_date,
+    is_formatted_number,
     is_numeric,
     read_columns,
     reads_as_number,
+    shorten,
 )
 from perdure.streams.encoder import (
     LIMIT,
     Encoder,
     check_distinct,
+    find_place,
     first_names,
     places_of,
-    plain,
 )
 
 CLIPPED_SHARE = 0.1
@@ -55,7 +57,10 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
 
     def __post_init__(self) -> None:
         if not sys.float_info.min <= self.scale < math.inf:
-            raise ValueError(f"the scale of column {self.name!r} is {self.scale}")
+            raise ValueError(
+                f"column {self.name!r} cannot be standardised, because its scale is {self.scale}; "
+                "multiply its values by a suitable factor, or omit it"
+            )
         if self.limit is not None and not 0 < self.limit < math.inf:
             raise ValueError(f"the limit of column {self.name!r} is {self.limit}")
 
@@ -100,7 +105,7 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
         for row, text in enumerate(texts):
             if text is None:
                 continue
-            place = places.get(text, places.get(plain(text)))
+            place = find_place(text, places)
             if place is not None:
                 encoded[row, place] = 1.0
         unknown = ~gaps & ~encoded.any(axis=1)
@@ -179,10 +184,10 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                 shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
                 found.append(_Numeric(name, mean, shift, scale, impute, limit, name in gaps))
             else:
-                rows: dict[str, int] = {}  # the first row of each category
+                rows: dict[str, list[int]] = {}  # the rows of each category
                 for row in train:
                     if (text := as_text(values[row])) is not None:
-                        rows.setdefault(text, int(row))
+                        rows.setdefault(text, []).append(int(row))
                 doubt = None if name in categorical else _doubt(rows)
                 if len(rows) > max_categories:
                     cause, remedy = doubt or ("", "convert it to numbers")
@@ -225,16 +230,27 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
         return torch.from_numpy(np.concatenate(parts, axis=1)).float()
 
 
-def _doubt(rows: Mapping[str, int]) -> tuple[str, str] | None:
+def _doubt(rows: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:
     """Why a column of text is probably not meant as categories, and what to do about it.
 
-    `rows` are the rows in which its values first occur.
+    `rows` are the rows of each of its values.
     """
-    odd = [f"{text!r} in row {row + 1}" for text, row in rows.items() if not reads_as_number(text)]
-    if len(odd) < len(rows) / 2:
-        remedy = "correct these values or leave them empty (missing='impute')"
-        return f"contains numbers, but also text: {first_names(odd)}", remedy
-    if sum(map(is_date, rows)) > len(rows) / 2:
+
+    def prevails(texts: Sequence[str]) -> bool:
+        """Whether these are more than half of the values, or those of 90 % of the rows."""
+        count = sum(len(rows[text]) for text in texts)
+        return len(texts) > len(rows) / 2 or count > 0.9 * sum(map(len, rows.values()))
+
+    formatted = [text for text in rows if is_formatted_number(text)]
+    numbers = [text for text in rows if reads_as_number(text)]
+    if prevails([*numbers, *formatted]):
+        odd = [text for text in rows if not reads_as_number(text)]
+        cause = "contains numbers, but also text: "
+        cause += first_names([f"{shorten(text)!r} in row {rows[text][0] + 1}" for text in odd])
+        if formatted:
+            return cause, "write numbers with digits and a decimal point only, such as 1234.5"
+        return cause, "correct these values or leave them empty (missing='impute')"
+    if prevails([text for text in rows if is_date(text)]):
         return "contains dates as text", "convert them to numbers, such as days"
     return None
 
