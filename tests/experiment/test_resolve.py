@@ -212,7 +212,7 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
         ({"stream": "s-cifar10", "dataset": "mnist5k"}, "s-cifar10 requires cifar10"),
         ({"buffer_size": -3}, "--buffer-size is -3"),
         ({"stream": "r-mnist", "stream_seed": "each"}, "--stream-seed is 'each'"),
-        ({"stream": "r-mnist", "stream_seed": "published"}, "no run of clser on r-mnist"),
+        ({"stream": "r-mnist", "stream_seed": "published"}, "r-mnist is another one"),
         ({**GCIL, "method": "er", "buffer_size": 300}, "no run of er on gcil.*buffer 300"),
         ({**GCIL, "method": "mean-er"}, "the paper has no run of mean-er"),
         ({**GCIL, "validation": 0.1}, "omit --validation"),

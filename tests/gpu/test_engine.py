@@ -121,8 +121,9 @@ def test_captured_steps_equal_eager_steps_bit_for_bit(
     engine = Captured("cuda", precision)
     (eager,) = trained(Eager("cuda", precision), [build(kind, dropout=dropout)], supply)
     (captured,) = trained(engine, [build(kind, dropout=dropout)], supply)
-    assert engine.fallbacks() == []
-    assert next(iter(engine.learners.values())).graph is not None
+    shares_draws = dropout and kind in (MeanER, CLSER)  # which a graph cannot repeat
+    assert bool(engine.fallbacks()) == shares_draws
+    assert (next(iter(engine.learners.values())).graph is None) == shares_draws
     assert len(eager) == len(captured)
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 

@@ -61,12 +61,17 @@ def uneven(batch: int, *, divided: bool) -> Learner:
 
 
 def dropped() -> dict[str, torch.Tensor]:
-    """A batch of ones after dropout, and a draw from the global generator after it."""
+    """Batches of ones after dropout, and a draw from the global generator between them."""
     learner = toy.learner("er")
     learner.network = torch.nn.Sequential(torch.nn.Dropout(0.5))
     divide(learner)
+    ones = torch.ones(9, 40)
     with learner.randomness():
-        return {"kept": learner.network(torch.ones(9, 40)), "drawn": torch.rand(3)}
+        state = torch.get_rng_state()
+        found = {"kept": learner.network(ones), "drawn": torch.rand(3)}
+        found["next"] = learner.network(ones)
+        torch.set_rng_state(state)
+        return {**found, "repeated": learner.network(ones)}
 
 
 def main(folder: Path, methods: list[str]) -> None:

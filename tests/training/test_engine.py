@@ -98,7 +98,9 @@ def test_recorded_steps_equal_eager_steps_bit_for_bit(kind: type[Learner], netwo
     supply, engine = batches(55, last=5), Recorded()
     eager = train(Eager(), build(kind, network), supply)
     recorded = train(engine, build(kind, network), supply)
-    assert only(engine).recording is not None
+    # A recording cannot repeat draws, and the CNN has dropout.
+    shares_draws = network == "cnn" and kind in (CLSER, MeanER)
+    assert (only(engine).recording is None) == shares_draws
     assert equal(eager, recorded)
 
 

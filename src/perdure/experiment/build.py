@@ -155,7 +155,7 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
         raise ValueError(f"network {config.network!r}: {reason}") from error
     check_last_batches(run, config.max_steps)
     if config.ranks > 1:
-        divide(learner, seed)
+        divide(learner)
     return run
 
 

@@ -140,7 +140,9 @@ class CLSER(ConsistentReplay):
             x: Prepared inputs X_m of the replayed samples.
             y: Their labels [n].
         """
-        plastic, stable = self.plastic(x), self.stable(x)
+        plastic = self.plastic(x)
+        self.draws.repeat()
+        stable = self.stable(x)
         doubt_plastic, doubt_stable = _log_odds_against(torch.stack([plastic, stable]), y)
         use_plastic = doubt_plastic < doubt_stable
         return ReplayLogits(torch.where(use_plastic[:, None], plastic, stable), use_plastic)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir, SemanticMemory
+from perdure.randomness import global_state, set_global_state
 from perdure.records import Samples
 from perdure.structures import Inputs, length, select
 
@@ -30,14 +32,49 @@ class ReplayLogits(NamedTuple):
     """Boolean [n], with two semantic memories: whether the plastic one provided each row."""
 
 
+class SharedDraws:
+    """Lets several networks draw the same random numbers, such as dropout masks.
+
+    Args:
+        device: Device of the networks, which draw from torch's global generator.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.used = False
+        """Whether a network has drawn any number so far."""
+        self._start: Tensor | None = None
+
+    def begin(self) -> None:
+        """Remember the state of the generator, unless a CUDA graph is captured."""
+        captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        self._start = None if captured else global_state(self.device)
+
+    def repeat(self) -> None:
+        """Draw the numbers since `begin` once more."""
+        if self._start is None:
+            return
+        self.used = self.used or not self._start.equal(global_state(self.device))
+        if self.used:
+            set_global_state(self._start, self.device)
+
+
 class ConsistentReplay(ReplayLearner):
-    """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits."""
+    """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits.
+
+    All networks draw the same dropout masks for X_m. With masks of its own for each, the loss would
+    also punish the noise, and the surer of two memories would often be the one with a lucky mask.
+    """
 
     replays_with_batch = True
     memory: Reservoir
     consistency_weight: float
     _lags = 0
     """Successive checks that showed a lag; -1 after the warning."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.draws = SharedDraws(self.device)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1.
@@ -55,6 +92,8 @@ class ConsistentReplay(ReplayLearner):
             x, y = self.prepare(batch, past)
             y_m = y[len(labels) :]
             x_m = select(x, slice(len(labels), None))
+            if not self.forward_batches.per_sample:
+                self.draws.begin()
             z, source = self.replay_logits(x_m, y_m)
             self.record_sources(source)
             replayed, logits = self._working_logits(x_m, x)
@@ -74,6 +113,8 @@ class ConsistentReplay(ReplayLearner):
         if self.forward_batches.per_sample:
             logits = self.logits(x)
             return logits[-length(x_m) :], logits
+        self.draws.repeat()
+        self.capturable = not self.draws.used  # a graph cannot repeat draws
         replayed, logits = self.forward_batches(x_m, x)
         return replayed, logits
 

@@ -14,6 +14,7 @@ gradients are equal, so averaging does not change them.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
@@ -49,7 +50,7 @@ class RankLostError(TrainingError):
         RankLostError.occurred = True
 
 
-def divide(learner: Learner, seed: int = 0) -> None:
+def divide(learner: Learner) -> None:
     """Divide the work of the learner's networks among the ranks of the process group.
 
     BatchNorm becomes SyncBatchNorm, which normalises by the whole batch and needs GPUs. Work is
@@ -57,7 +58,6 @@ def divide(learner: Learner, seed: int = 0) -> None:
 
     Args:
         learner: The learner, which must be equal on all ranks and receive equal batches.
-        seed: Seed of the random numbers that each rank draws for its own rows, such as dropout.
 
     Raises:
         ValueError: If the network has BatchNorm that the ranks cannot share.
@@ -71,7 +71,7 @@ def divide(learner: Learner, seed: int = 0) -> None:
         )
     for network in networks:
         synchronise(network)
-        part = _Part(learner.device, seed)
+        part = _Part(learner.device)
         network.register_forward_pre_hook(part.select, with_kwargs=True)
         network.register_forward_hook(part.gather)
     for parameter in learner.network.parameters():
@@ -105,15 +105,17 @@ def synchronise(network: nn.Module) -> None:
 class _Part:
     """This rank's part of a network's work: its own rows go in, the outputs of all rows come out.
 
-    During the forward pass, the global generator (used by dropout) is the rank's own. With a
-    shared one, different rows would get equal masks, and unequal parts would draw unequally often.
+    During the forward pass, the global generator (used by dropout) is the rank's own, derived from
+    the learner's. With a shared one, different rows would get equal masks, and unequal parts would
+    draw unequally often.
     """
 
-    def __init__(self, device: torch.device, seed: int) -> None:
+    def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.random = generator(seed, f"rank {dist.get_rank()}", device).get_state()
         self.rows = 0
         """Rows of the current batch; 0 if it is not divided."""
+        self._shared = self._own = torch.empty(0)
+        """States of the generator before the forward pass, on all ranks and on this one."""
 
     def select(self, network: nn.Module, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """Return this rank's rows of the batch, as positional and keyword arguments."""
@@ -122,19 +124,21 @@ class _Part:
         self.rows = rows if network.training and rows >= ranks else 0
         if not self.rows:
             return None
-        self._swap_randomness()
+        self._shared = global_state(self.device)
+        key = int.from_bytes(hashlib.sha256(self._shared.numpy().tobytes()).digest()[:8])
+        self._own = generator(key, f"rank {rank}", self.device).get_state()
+        set_global_state(self._own, self.device)
         return map_leaves(lambda leaf: leaf.tensor_split(ranks)[rank], (positional, named))
 
     def gather(self, network: nn.Module, inputs: tuple[Any, ...], output: Any) -> Tensor | None:
         """Return the logits for all rows of the batch, given those for this rank's rows."""
         if not self.rows:
             return None
-        self._swap_randomness()
+        drew = not self._own.equal(global_state(self.device))
+        set_global_state(self._shared, self.device)
+        if drew:  # the next pass draws other numbers
+            torch.rand((), device=self.device)
         return _Gather.apply(logits_of(output), self.rows)  # type: ignore[no-any-return,no-untyped-call]
-
-    def _swap_randomness(self) -> None:
-        own, self.random = self.random, global_state(self.device)
-        set_global_state(own, self.device)
 
 
 class _Gather(torch.autograd.Function):
@@ -276,10 +280,7 @@ class SharedCheckpointer(Checkpointer):
     """Checkpoints of a distributed run: rank 0 writes them, and reads them for all ranks."""
 
     def resume(self, runs: Sequence[Run]) -> bool:
-        """Restore the runs on every rank from rank 0's newest checkpoint.
-
-        Checkpoints do not contain the generators that ranks use for their own rows (dropout).
-        """
+        """Restore the runs on every rank from rank 0's newest checkpoint."""
         if not from_rank_0(lambda: super(SharedCheckpointer, self).resume(runs)):
             return False
         states = from_rank_0(lambda: [to_host(run.state_dict()) for run in runs])

@@ -127,7 +127,7 @@ class _RecordedLearner(_Repeated):
 
     def __init__(self, learner: Learner) -> None:
         super().__init__(learner)
-        self.eager_only = not learner.capturable
+        self.eager_only = False
         self.recording: Recording | None = None
 
     def step(self, batch: Samples) -> None:
@@ -137,6 +137,7 @@ class _RecordedLearner(_Repeated):
                 self.recording.replay()
             return
         with self.learner.randomness():
+            self.eager_only |= not self.learner.capturable  # steps may show that it is not
             if self.repeated >= WARM_STEPS and not self.eager_only:
                 self._record(batch.map(torch.clone))
             else:
@@ -231,6 +232,7 @@ class _CapturedLearner(_Repeated):
     def _first_steps(self, batch: Samples) -> None:
         """Run a step that is not known to be replayed without torch's global generator."""
         warm = self.repeated >= self.engine.warm_steps
+        self.fallback = self.fallback or _obstacle(self.learner)  # steps may show that there is one
         if warm and self.key != self.recorded_key and not self.fallback:
             with self._compiled():
                 self._capture(batch)
