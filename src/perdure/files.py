@@ -93,7 +93,7 @@ def open_regular(path: Path, flags: int, mode: int = 0o644) -> int:
         try:
             file = os.open(path, flags | _NONBLOCK | _BINARY, mode)
         except OSError as error:
-            if error.errno == errno.ELOOP and path.is_symlink():
+            if error.errno == errno.ELOOP and flags & _NOFOLLOW and path.is_symlink():
                 raise OSError(errno.ELOOP, "a symbolic link; it is not written through") from None
             raise
         if not stat.S_ISREG(os.fstat(file).st_mode):

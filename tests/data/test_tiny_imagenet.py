@@ -60,6 +60,49 @@ def test_verify_reports_all_flaws(tmp_path: Path) -> None:
     assert "(and 3 more)" in finding.message
 
 
+def test_verify_compares_both_folders_with_their_checksums(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    for name in ("train/n02/images/n02_1.JPEG", "val/images/val_3.JPEG"):
+        put(root / name, flipped((root / name).read_bytes()))
+    (finding,) = verify(tmp_path, [small.spec])
+    assert [
+        f"{root / part} differs" in flaw
+        for part, flaw in zip(("train", "val"), finding.flaws, strict=True)
+    ] == [True, True]
+
+
+def test_verify_names_missing_and_additional_images_and_files_that_are_none(
+    tmp_path: Path,
+) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    image = (root / "val/images/val_1.JPEG").rename(root / "val/images/extra.JPEG")
+    put(root / "train/n01/images/n01_0.JPEG", b"")
+    (root / "train/n02/images/n02_0.JPEG").unlink()
+    os.mkfifo(root / "train/n02/images/n02_0.JPEG")
+    (finding,) = verify(tmp_path, [small.spec])
+    for part in (image.name, "val_1.JPEG", "n01_0.JPEG", "n02_0.JPEG"):
+        assert sum(part in flaw for flaw in finding.flaws) == 1, part
+
+
+def test_many_images_without_a_class_are_one_flaw(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    put(root / "val/val_annotations.txt", b"")
+    (finding,) = verify(tmp_path, [small.spec])
+    (flaw,) = finding.flaws
+    assert "val_annotations.txt assigns no class" in flaw
+    assert "more" in flaw
+
+
+def test_the_folder_of_the_dataset_leads_to_the_one_that_contains_it(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    small.write(tmp_path, 1)
+    with pytest.raises(DataError, match=f"set --data to {tmp_path}, which contains it"):
+        load(small.spec, tmp_path / TOP)
+
+
 def test_verify_reports_all_damaged_files_of_a_layout(tmp_path: Path) -> None:
     small = make("mnist")
     first, second, *_ = (tmp_path / path for path in small.paths())

@@ -249,18 +249,22 @@ def test_a_log_of_tasks_has_a_line_when_a_task_has_ended(
     ]
 
 
-def test_a_log_of_a_stream_without_tests_has_a_line_now_and_then(
-    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+@pytest.mark.parametrize("tests", [False, True])
+def test_a_log_of_a_long_task_has_a_line_now_and_then(
+    tests: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     def at(step: int, seconds: float, accuracy: float) -> Event:
-        found = Progress(step, None, 0, 1, 0, 1, seconds, None, prequential=accuracy)
-        return Event(0, "progress", found)
+        found = Progress(step, None, 0, 1, 0, 1, seconds, accuracy if tests else None)
+        return Event(0, "progress", replace(found, prequential=None if tests else accuracy))
 
-    events = [at(10, 1.0, 10.0), at(400, 40.0, 55.5), at(500, 50.0, 60.0), at(800, 80.0, 62.0)]
+    events = [at(10, 1.0, 10.0), at(800, 80.0, 55.5), at(1000, 100.0, 60.0), at(1500, 150.0, 62.0)]
+    if tests:
+        events = events[1:]  # the first line with an accuracy is printed at once
     show(grid(tmp_path, Clock()), events, by_task=True)
+    kind = "accuracy" if tests else "prequential"
     assert capfd.readouterr().err.splitlines() == [
-        "seed 1 of er: task 1/1  10 steps/s  prequential 55.50 %",
-        "seed 1 of er: task 1/1  10 steps/s  prequential 62.00 %",
+        f"seed 1 of er: task 1/1  10 steps/s  {kind} 55.50 %",
+        f"seed 1 of er: task 1/1  10 steps/s  {kind} 62.00 %",
     ]
 
 

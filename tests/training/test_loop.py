@@ -191,6 +191,18 @@ def test_metrics_are_reported_every_hundred_steps_and_at_the_end_of_a_task() -> 
     assert [step for step, _ in recorder.metrics] == sorted([*regular, 240, 480, 720, 960])
 
 
+def test_slow_steps_report_progress_between_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+
+    class Positions(Callback):
+        def on_progress(self, progress: Progress) -> None:
+            steps.append(progress.step)
+
+    monkeypatch.setattr("perdure.training.loop.SLOW_SECONDS", 0.0)
+    train([toy.run(batch=1)], callbacks=[Positions()], max_steps=20)
+    assert set(range(1, 20)) <= set(steps)
+
+
 def test_metrics_are_reported_once_where_a_task_ends_at_a_multiple_of_a_hundred() -> None:
     recorder = Recorder()
     train([toy.run(batch=6, epochs=25)], callbacks=[recorder])  # 100 steps per task

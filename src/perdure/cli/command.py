@@ -151,7 +151,7 @@ def _main(argv: list[str] | None) -> int:
         words = [word for word in words if word != "--restart"] or ["run"]
         message = f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
         if signum is None:
-            message = "interrupted; completed runs are kept"
+            message = "interrupted"
         elif why := getattr(stop, "__notes__", []):
             message = f"stopped; {why[0]}"
         print(f"perdure: {message}", file=sys.stderr)

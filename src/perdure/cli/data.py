@@ -7,7 +7,7 @@ from typing import Annotated
 
 from tyro.conf import Positional, arg, subcommand
 
-from perdure.cli.options import Folder, Switch
+from perdure.cli.options import Folder, Switch, check_data_folder
 from perdure.data import DATASETS, decoding_progress, fetch, verify
 
 
@@ -25,7 +25,10 @@ class FetchOptions:
 
 @dataclass(frozen=True)
 class VerifyOptions:
-    """Verify all files of the datasets that are on this machine."""
+    """Verify all files of the datasets that are on this machine.
+
+    Ends with status 1 if a dataset is damaged, or if one that you name is missing.
+    """
 
     names: Annotated[
         Positional[tuple[str, ...]], arg(metavar="[NAME ...]", help_behavior_hint="")
@@ -54,8 +57,7 @@ def data(options: DataOptions) -> int:
         place = fetch(action.dataset, action.data, progress=not action.quiet)
         print(f"{action.dataset} is in {place}")
         return 0
-    if action.data is not None and not action.data.is_dir():
-        raise ValueError(f"--data {action.data} is not a folder")
+    check_data_folder(action.data)
     findings = []
     for name in action.names or DATASETS:
         with decoding_progress(name, shown=not action.quiet) as show:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from rich.table import Table
 
 from perdure import catalog, presets
-from perdure.cli.options import Folder
+from perdure.cli.options import Folder, check_data_folder
 from perdure.data import DATASETS, locate
 from perdure.results.terminal import show
 
@@ -22,6 +23,7 @@ class ListOptions:
 
 def show_list(options: ListOptions) -> int:
     """List methods, streams and datasets."""
+    check_data_folder(options.data)
     methods = Table("method", "name", "paper", title="Methods")
     for name, method in catalog.METHODS.items():
         methods.add_row(name, method.title, method.paper)
@@ -33,6 +35,8 @@ def show_list(options: ListOptions) -> int:
     datasets = Table("dataset", "location", title="Datasets")
     for name, spec in DATASETS.items():
         location = "comes with perdure" if spec.bundled else locate(name, options.data)
-        datasets.add_row(name, str(location or f"not found; download: perdure data fetch {name}"))
+        place = "" if options.data is None else f" --data {shlex.quote(str(options.data))}"
+        missing = f"not found; download: perdure data fetch {name}{place}"
+        datasets.add_row(name, str(location or missing))
     show(methods, streams, datasets)
     return 0

@@ -65,6 +65,12 @@ Seeds = Annotated[str, arg(metavar="SEEDS")]
 BufferSize = Annotated[OptionalCount, arg(aliases=["--buffer"])]
 
 
+def check_data_folder(data: Path | None) -> None:
+    """Raise ValueError if `--data` is given and is not a folder."""
+    if data is not None and not data.is_dir():
+        raise ValueError(f"--data {data} is not a folder")
+
+
 @dataclass(frozen=True)
 class DataFlags:
     """Where the data comes from."""

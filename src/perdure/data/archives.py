@@ -25,18 +25,18 @@ class FolderChecksum(NamedTuple):
     expected: str
     found: dict[str, bytes]
 
-    def check(self) -> None:
-        """Raise a DataError if the files that were read are not the published ones."""
+    def flaw(self) -> str | None:
+        """What is wrong if the files that were read are not the published ones."""
         algorithm = self.expected.partition(":")[0]
         total = _new_hash(algorithm)
         for name, digest in sorted(self.found.items()):
             total.update(name.encode("utf-8", "surrogateescape") + b"\0" + digest)
-        if f"{algorithm}:{total.hexdigest()}" != self.expected:
-            raise DataError(
-                f"{self.folder} differs from the published files: the checksum of its "
-                f"{len(self.found)} files is {algorithm}:{total.hexdigest()}, expected "
-                f"{self.expected}"
-            )
+        if f"{algorithm}:{total.hexdigest()}" == self.expected:
+            return None
+        return (
+            f"{self.folder} differs from the published files: the checksum of its "
+            f"{len(self.found)} files is {algorithm}:{total.hexdigest()}, expected {self.expected}"
+        )
 
 
 def read_files(
@@ -82,7 +82,10 @@ def _read(path: Path, digest: str | None, size_limit: int, limit: int | None = N
 def _read_in_folder(
     path: Path, checksum: FolderChecksum, size_limit: int, limit: int | None = None
 ) -> bytes:
-    data = _regular_file(path, _smaller(size_limit, limit))
+    try:
+        data = _regular_file(path, _smaller(size_limit, limit))
+    except OSError as error:  # a pipe or a dangling link, for example
+        raise DataError(f"{path} cannot be read ({error.strerror or error})") from None
     algorithm = checksum.expected.partition(":")[0]
     name = str(path)[len(str(checksum.folder)) + 1 :].replace(os.sep, "/")
     checksum.found[name] = _new_hash(algorithm, data).digest()

@@ -182,11 +182,11 @@ def decode_tiny_imagenet(spec: Spec, contents: Contents) -> Arrays:
     if annotations in contents:
         columns = (line.split()[:2] for line in _lines(contents, annotations))
         classes = dict(pair for pair in columns if len(pair) == 2)
-        flaws += [
-            f"{annotations} assigns no class of {listing.name} to {path.name}"
-            for path in test_paths
-            if classes.get(path.name) not in number
-        ]
+        if unknown := [p.name for p in test_paths if classes.get(p.name) not in number]:
+            flaws.append(f"{annotations} assigns no class of {listing.name} to {_some(unknown)}")
+        present = {path.name for path in folders[val / "images"]}
+        if missing := [name for name in classes if name not in present]:
+            flaws.append(f"{val / 'images'} does not contain {_some(missing)}")
     else:
         flaws.append(f"{annotations} is missing")
 
@@ -203,6 +203,16 @@ def decode_tiny_imagenet(spec: Spec, contents: Contents) -> Arrays:
         test_images,
         test_labels,
     )
+
+
+def _some(names: list[str]) -> str:
+    """The first three names, and how many others there are.
+
+    >>> _some(["a.JPEG", "b.JPEG", "c.JPEG", "d.JPEG"])
+    'a.JPEG, b.JPEG, c.JPEG and 1 more'
+    """
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _lines(contents: Contents, path: Path) -> list[str]:

@@ -108,6 +108,10 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
     """The error message for a dataset of which no file is found."""
     spec = find_spec(name)
     roots = _roots(spec, root)
+    for folder in roots:
+        for base in (folder.parent, folder.parent.parent):
+            if _is_complete(spec, base) and folder.is_dir():
+                return f"{spec.name} is not in {folder}; set --data to {base}, which contains it"
     places = dict.fromkeys(str(_path(layout, Path())) for layout in spec.layouts)
     places.pop(".", None)
     command = _command(spec, roots[-1])
@@ -116,6 +120,11 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
         f"{spec.name} is not in {' or '.join(map(str, roots))}; "
         f"{download}set --data to the folder that contains {' or '.join(places)}"
     )
+
+
+def _is_complete(spec: Spec, root: Path) -> bool:
+    """Whether all files of one of the layouts are in the folder."""
+    return any(all((root / f.path).exists() for f in layout.files) for layout in spec.layouts)
 
 
 class Finding(NamedTuple):
@@ -208,8 +217,8 @@ class _Location(NamedTuple):
             contents, checksums = read_files(self.layout, self.root, self.spec.size_limit)
             counted = _counted(contents, self.spec, on_progress) if on_progress else contents
             arrays = self.spec.decode(self.spec, counted)
-            for checksum in checksums:
-                checksum.check()
+            if wrong := [flaw for checksum in checksums if (flaw := checksum.flaw())]:
+                raise DataError.of(wrong)
             self._check_arrays(arrays)
             return arrays
         except FileNotFoundError as error:

@@ -22,8 +22,8 @@ from perdure.experiment.speeds import Speeds
 from perdure.results.records import printable
 from perdure.training.loop import Progress
 
-LOG_SECONDS = 30.0
-"""Seconds between two lines of a log within a task without tests, or about evaluations."""
+LOG_SECONDS = 60.0
+"""Seconds between two lines of a log within a task or an evaluation."""
 Backend = Callable[[Sequence[Job], OnEvent], None]
 """Executes jobs on this machine or on a cluster; raises Interrupted if asked to stop."""
 
@@ -297,8 +297,7 @@ class _View(AbstractContextManager["_View"]):
                 self.evaluation_logged = time.monotonic()
                 print_status(f"{status.name}: {_details(now)}")
             return
-        # A stream without tests may be one long task.
-        silent = 0.0 if now.accuracy is not None else now.seconds - self.logged.get(status, 0.0)
+        silent = now.seconds - self.logged.get(status, 0.0)
         first = before is None and now.accuracy is not None
         due = now.task_ended or first or silent > LOG_SECONDS
         if self.by_task and not self.live and due:
@@ -352,17 +351,29 @@ def _evaluation(progress: Progress) -> str:
 
 
 def _details(progress: Progress) -> str:
-    speed = (progress.step - progress.since) / max(progress.seconds, 1e-9)
+    steps = progress.step - progress.since
     if progress.evaluation is not None:
         return f"{_position(progress)}  {_evaluation(progress)}"
     left = _seconds_left(progress)
     time_left = "" if left is None else f"  {clock_time(left)} left"
-    parts = [f"{_position(progress)}  {speed:.0f} steps/s{time_left}"]
+    parts = [f"{_position(progress)}  {_speed(steps, progress.seconds)}{time_left}"]
     if progress.accuracy is not None:
         parts.append(f"accuracy {progress.accuracy:.2f} %")
     if progress.prequential is not None:
         parts.append(f"prequential {progress.prequential:.2f} %")
     return "  ".join(parts)
+
+
+def _speed(steps: int, seconds: float) -> str:
+    """Steps per second, or seconds per step.
+
+    >>> _speed(300, 2.0), _speed(2, 5.0), _speed(0, 9.0)
+    ('150 steps/s', '2.5 s/step', 'first step')
+    """
+    if not steps:
+        return "first step"
+    slow = steps < seconds
+    return f"{seconds / steps:.1f} s/step" if slow else f"{steps / max(seconds, 1e-9):.0f} steps/s"
 
 
 def _seconds_left(progress: Progress) -> float | None:

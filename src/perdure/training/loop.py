@@ -34,6 +34,8 @@ PREQUENTIAL_EVERY = 10
 DENSE_STEPS = 1000
 """Steps after which the prequential accuracy is read together with the metrics."""
 PROGRESS_SECONDS = 0.25
+SLOW_SECONDS = 2.0
+"""Seconds after which progress is reported although no metrics are due."""
 """Shortest time between two progress reports within a task."""
 DEFAULT_BATCH = 32
 
@@ -537,6 +539,8 @@ class _Group:
                 self._report_metrics(task)
             elif self.first.step % PREQUENTIAL_EVERY == 0 and self.first.step < DENSE_STEPS:
                 self._report_prequential()
+            elif time.monotonic() - self.last_progress > SLOW_SECONDS:
+                self._report_progress(task)
             self._save_or_stop(due=any(c.checkpoint_due() for c in self.callbacks))
             if self._limit_reached():  # before requesting a batch for which a live stream may wait
                 return
