@@ -539,7 +539,7 @@ class _Group:
                 self._report_metrics(task)
             elif self.first.step % PREQUENTIAL_EVERY == 0 and self.first.step < DENSE_STEPS:
                 self._report_prequential()
-            elif time.monotonic() - self.last_progress > SLOW_SECONDS:
+            if time.monotonic() - self.last_progress > SLOW_SECONDS:
                 self._report_progress(task)
             self._save_or_stop(due=any(c.checkpoint_due() for c in self.callbacks))
             if self._limit_reached():  # before requesting a batch for which a live stream may wait
