@@ -32,6 +32,9 @@ def find_object(reference: str, what: str) -> Any:
     module, _, name = reference.partition(":")
     if not (module and name):
         raise ValueError(f"{what} {reference!r}; expected module:name")
+    if module.endswith(".py"):
+        path = Path(module.removesuffix(".py"))
+        raise ValueError(f"{what} {reference!r}; expected {'.'.join(path.parts)}:{name}")
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

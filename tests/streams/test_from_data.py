@@ -294,6 +294,17 @@ def test_labels_of_any_memory_layout_are_accepted(labels: Any) -> None:
     assert stream.tasks[0].samples().labels.tolist() == [1, 2, 1, 0]
 
 
+def test_classes_that_no_test_has_produce_a_warning() -> None:
+    inputs, labels = torch.rand(8, 3), torch.arange(8) % 4
+    one = (inputs[:2], labels[:2])
+    with pytest.warns(UserWarning, match="no test has samples of the classes 2, 3"):
+        from_tensors(inputs, labels, test=one)
+    with pytest.warns(UserWarning, match="no test has samples of the classes 2"):
+        from_tensors(inputs, labels, tasks=[[0, 1, 2], [4, 5]], tests=[one, one])
+    from_tensors(inputs, labels, tasks=[[0, 1], [4, 5]], tests=[one, one])
+    from_tensors(inputs, labels)  # no tests at all
+
+
 def test_a_dataset_that_cannot_be_indexed_is_refused() -> None:
     items: Any = ((torch.rand(3), 0) for _ in range(4))
     with pytest.raises(ValueError, match="map-style"):

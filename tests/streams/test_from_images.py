@@ -75,11 +75,26 @@ def test_images_of_classes_in_no_task_are_not_used(tmp_path: Path) -> None:
 def test_tasks_are_folders(tmp_path: Path, prefix: str) -> None:
     fill(tmp_path, *(f"{prefix}{place}" for place in ("day/cat", "day/dog", "night/cat")))
     if prefix:
-        fill(tmp_path, "test/day/cat", "test/night/cat", count=1)
+        fill(tmp_path, "test/day/cat", "test/day/dog", "test/night/cat", count=1)
     stream = from_image_folder(tmp_path, size=2, tasks="folders")
     assert [task.name for task in stream.tasks] == [test.name for test in stream.tests]
     assert [task.name for task in stream.tasks] == ["day", "night"]
     assert set(stream.tasks[1].samples().labels.tolist()) == {0}
+
+
+def test_classes_that_no_test_has_produce_a_warning(tmp_path: Path) -> None:
+    fill(tmp_path, "train/cat", "train/dog", "train/owl", "test/cat", count=1)
+    with pytest.warns(UserWarning, match="no test has samples of the classes dog, owl"):
+        from_image_folder(tmp_path, size=2)
+
+
+def test_folders_without_images_that_can_be_read_produce_a_warning(tmp_path: Path) -> None:
+    fill(tmp_path, "cat", "dog")
+    (tmp_path / "owl").mkdir()
+    (tmp_path / "owl" / "0.heic").write_bytes(b"")
+    with pytest.warns(UserWarning, match=r"without images.*owl.*JPEG"):
+        stream = from_image_folder(tmp_path, size=2)
+    assert stream.class_names == ("cat", "dog")
 
 
 def test_images_are_upright_rgb_of_one_size(tmp_path: Path) -> None:

@@ -83,6 +83,11 @@ def test_numbers_that_are_not_read_as_numbers_produce_a_warning(values: list[str
         from_table(table, "kind", categorical=["x"])
 
 
+def test_classes_that_differ_in_case_only_produce_a_warning() -> None:
+    with pytest.warns(UserWarning, match="only in case: 'car' and 'Car'"):
+        from_table({"x": list(range(30)), "kind": ["Car", "car", "bus"] * 10}, "kind")
+
+
 def test_addresses_and_codes_are_categories_without_a_warning() -> None:
     for values in (["10.0.0.1", "10.0.0.2"], ["A4", "3B"], ["1-2", "3-4"], ["12:30", "7:15"]):
         from_table({"x": values * 50, "kind": ["a", "b"] * 50}, "kind")

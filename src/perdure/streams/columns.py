@@ -166,7 +166,9 @@ def as_number(value: Any) -> float:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
         text = shorten(str(value))
-        raise ValueError(f"{text!r} is not a number, unlike the other values") from None
+        raise ValueError(
+            f"{text!r} is not a number, unlike the other values; correct it or leave it empty"
+        ) from None
     if math.isinf(number):
         raise ValueError(f"{value!r} is infinite")
     return number

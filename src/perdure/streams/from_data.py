@@ -119,6 +119,7 @@ def from_tensors(
     held_out = make_tests(names, test, tests, shape, classes, groups)
     if groups is not None:
         _warn_of_unused(train.labels, groups, class_names)
+    _warn_of_untested(train.labels, rows, held_out, class_names)
     return Stream(
         name=name,
         data="own",
@@ -241,6 +242,27 @@ def _warn_of_unused(
         warnings.warn(
             f"{sum(unused.values()):,} training samples are not used, because their classes are in "
             f"no task: {first_names(names)}",
+            UserWarning,
+            stacklevel=3,
+        )
+
+
+def _warn_of_untested(
+    labels: Tensor, rows: Sequence[Tensor] | None, tests: Sequence[Test], class_names: Sequence[str]
+) -> None:
+    """Warn if training samples have classes that no test has."""
+    used = labels if rows is None else torch.cat([labels[index] for index in rows])
+    found = set(np.unique(used.cpu().numpy()).tolist())
+    tested: set[int] = set()
+    for test in tests:
+        every = test.source().labels
+        chosen = every if test.rows is None else every[test.rows]
+        tested.update(np.unique(chosen.cpu().numpy()).tolist())
+    if tests and found - tested:
+        names = [class_names[c] if class_names else c for c in sorted(found - tested)]
+        warnings.warn(
+            f"no test has samples of the classes {first_names(names)}; accuracies do not include "
+            "them",
             UserWarning,
             stacklevel=3,
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from perdure.arguments import as_count, check_choices
 from perdure.records import Samples
-from perdure.streams.encoder import FORMATS, Encoder, ImageEncoder, labels_of
+from perdure.streams.encoder import FORMATS, Encoder, ImageEncoder, first_names, labels_of
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, warn_of_single_class
 from perdure.streams.stream import Augment, Normaliser, Stream
@@ -186,4 +187,18 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
             found.append(_Image(path, task, label))
     if not found:
         raise ValueError(f"{root} contains no images; expected {where}")
+    _warn_of_empty_folders(root, found, by_folder)
     return found
+
+
+def _warn_of_empty_folders(root: Path, found: Sequence[_Image], by_folder: bool) -> None:
+    """Warn of folders that are named like classes and contain no image."""
+    folders = {f for f in root.glob("*/*" if by_folder else "*") if f.is_dir()}
+    used = {root / image.task / image.label for image in found}
+    empty = sorted(f.name for f in folders - used if not f.name.startswith("."))
+    if empty:
+        warnings.warn(
+            f"folders of {root} without images are not classes: {first_names(empty)}; images are "
+            f"{', '.join(FORMATS)} files",
+            stacklevel=3,
+        )

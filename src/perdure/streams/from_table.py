@@ -213,10 +213,11 @@ def _classes(texts: Sequence[str], target: str, known: Sequence[str]) -> list[st
             spellings[plain(c)] = min(spellings.get(plain(c), c), c, key=len)
     found = list(spellings.values())
     cases = {name.casefold(): name for name in known}
-    if alike := [f"{c!r} and {cases[c.casefold()]!r}" for c in found if c.casefold() in cases]:
+    pairs = [(c, cases.setdefault(c.casefold(), c)) for c in found]
+    if alike := [f"{c!r} and {other!r}" for c, other in pairs if c != other]:
         warnings.warn(
-            f"the target {target!r} has new classes that differ from known ones only in case: "
-            f"{first_names(alike)}; if they are the same, change the spelling in the table",
+            f"the target {target!r} has classes that differ only in case: {first_names(alike)}; "
+            "if they are the same, change the spelling in the table",
             stacklevel=3,
         )
     try:
