@@ -1,4 +1,4 @@
-"""CLS-ER on networks with dropout: the same masks for all networks, or masks of its own for each.
+"""CLS-ER on networks with dropout: the same masks for all networks, or separate ones.
 
     python experiments/dropout.py
 
@@ -15,30 +15,23 @@ from torch import nn
 
 from perdure import CLSER, ER, Learner, MeanER
 from perdure.data import load
-from perdure.learners.consistency import SharedDraws
 
 DIGITS = load("mnist5k")
 SEEDS = range(3)
 
 
-class _OwnDraws(SharedDraws):
-    def repeat(self) -> None:
-        """Leave the generator as it is."""
+class SeparateMasks(CLSER):
+    """CLS-ER with separate dropout masks for each network."""
 
-
-class OwnMasks(CLSER):
-    """CLS-ER with dropout masks of its own for each network."""
-
-    def __init__(self, network: nn.Module, *, buffer_size: int, seed: int) -> None:
-        super().__init__(network, buffer_size=buffer_size, seed=seed)
-        self.draws = _OwnDraws(self.device)
+    def repeat_draws(self) -> None:
+        """Let the next network draw other masks."""
 
 
 METHODS: dict[str, Callable[..., Learner]] = {
     "ER": ER,
     "Mean-ER": MeanER,
     "CLS-ER": CLSER,
-    "CLS-ER, own masks": OwnMasks,
+    "CLS-ER, separate masks": SeparateMasks,
 }
 
 

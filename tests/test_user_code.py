@@ -35,7 +35,7 @@ def test_modules_in_the_current_folder_are_found(here: Path) -> None:
     [
         (":", "method ':'; expected module:name"),
         ("mine", "method 'mine'; expected module:name"),
-        ("mine.py:Method", "expected mine:Method"),
+        ("mine.py:Method", "as in mine:Method"),
         ("mine:", "method 'mine:'; expected module:name"),
         (":x", "method ':x'; expected module:name"),
         ("mine:x", "method 'mine:x': mine has no 'x'"),

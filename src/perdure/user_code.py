@@ -33,8 +33,11 @@ def find_object(reference: str, what: str) -> Any:
     if not (module and name):
         raise ValueError(f"{what} {reference!r}; expected module:name")
     if module.endswith(".py"):
-        path = Path(module.removesuffix(".py"))
-        raise ValueError(f"{what} {reference!r}; expected {'.'.join(path.parts)}:{name}")
+        stem = Path(module).stem
+        raise ValueError(
+            f"{what} {reference!r} names a file; expected the module in the current folder, as in "
+            f"{stem}:{name}"
+        )
     here = str(Path.cwd())
     if here not in sys.path:
         sys.path.insert(0, here)

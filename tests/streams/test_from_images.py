@@ -84,7 +84,7 @@ def test_tasks_are_folders(tmp_path: Path, prefix: str) -> None:
 
 def test_classes_that_no_test_has_produce_a_warning(tmp_path: Path) -> None:
     fill(tmp_path, "train/cat", "train/dog", "train/owl", "test/cat", count=1)
-    with pytest.warns(UserWarning, match="no test has samples of the classes dog, owl"):
+    with pytest.warns(UserWarning, match="no test has samples of classes dog, owl"):
         from_image_folder(tmp_path, size=2)
 
 
@@ -92,9 +92,14 @@ def test_folders_without_images_that_can_be_read_produce_a_warning(tmp_path: Pat
     fill(tmp_path, "cat", "dog")
     (tmp_path / "owl").mkdir()
     (tmp_path / "owl" / "0.heic").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"without images.*owl.*JPEG"):
+    with pytest.warns(UserWarning, match=r"no images.*owl.*JPEG"):
         stream = from_image_folder(tmp_path, size=2)
     assert stream.class_names == ("cat", "dog")
+    fill(tmp_path / "tasks", "day/cat", "day/dog", "night/cat")
+    for name in ("night/dog", "dusk", ".git/hooks"):
+        (tmp_path / "tasks" / name).mkdir(parents=True)
+    with pytest.warns(UserWarning, match=r"left out: dusk, night/dog \("):
+        from_image_folder(tmp_path / "tasks", size=2, tasks="folders")
 
 
 def test_images_are_upright_rgb_of_one_size(tmp_path: Path) -> None:

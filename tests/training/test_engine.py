@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from contextlib import nullcontext
 from unittest.mock import Mock
 
@@ -101,6 +102,22 @@ def test_recorded_steps_equal_eager_steps_bit_for_bit(kind: type[Learner], netwo
     # A recording cannot repeat draws, and the CNN has dropout.
     shares_draws = network == "cnn" and kind in (CLSER, MeanER)
     assert (only(engine).recording is None) == shares_draws
+    assert equal(eager, recorded)
+
+
+@pytest.mark.parametrize("kind", [CLSER, MeanER])
+def test_networks_without_dropout_are_recorded_whatever_their_layers(
+    kind: type[CLSER] | type[MeanER],
+) -> None:
+    supply, engine = batches(20), Recorded()
+    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(8), nn.BatchNorm1d(8), nn.Linear(8, 4))
+    network(supply[0].inputs.float())
+    learners = [kind(copy.deepcopy(network), buffer_size=40) for _ in range(2)]
+    eager, recorded = (
+        train(each, learner, supply)
+        for each, learner in zip((Eager(), engine), learners, strict=True)
+    )
+    assert only(engine).recording is not None
     assert equal(eager, recorded)
 
 

@@ -356,7 +356,7 @@ def _details(progress: Progress) -> str:
         return f"{_position(progress)}  {_evaluation(progress)}"
     left = _seconds_left(progress)
     time_left = "" if left is None else f"  {clock_time(left)} left"
-    parts = [f"{_position(progress)}  {_speed(steps, progress.seconds)}{time_left}"]
+    parts = [f"{_position(progress)}{_speed(steps, progress.seconds)}{time_left}"]
     if progress.accuracy is not None:
         parts.append(f"accuracy {progress.accuracy:.2f} %")
     if progress.prequential is not None:
@@ -365,15 +365,17 @@ def _details(progress: Progress) -> str:
 
 
 def _speed(steps: int, seconds: float) -> str:
-    """Steps per second, or seconds per step.
+    """Steps per second, or seconds per step, after two spaces; empty before the first step.
 
-    >>> _speed(300, 2.0), _speed(2, 5.0), _speed(0, 9.0)
-    ('150 steps/s', '2.5 s/step', 'first step')
+    >>> _speed(300, 2.0), _speed(12, 8.0), _speed(2, 5.0), _speed(0, 9.0)
+    ('  150 steps/s', '  1.5 steps/s', '  2.5 s/step', '')
     """
     if not steps:
-        return "first step"
-    slow = steps < seconds
-    return f"{seconds / steps:.1f} s/step" if slow else f"{steps / max(seconds, 1e-9):.0f} steps/s"
+        return ""
+    speed = steps / max(seconds, 1e-9)
+    if speed < 1:
+        return f"  {1 / speed:.1f} s/step"
+    return f"  {speed:.0f} steps/s" if speed >= 10 else f"  {speed:.1f} steps/s"
 
 
 def _seconds_left(progress: Progress) -> float | None:

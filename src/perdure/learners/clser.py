@@ -141,7 +141,7 @@ class CLSER(ConsistentReplay):
             y: Their labels [n].
         """
         plastic = self.plastic(x)
-        self.draws.repeat()
+        self.repeat_draws()
         stable = self.stable(x)
         doubt_plastic, doubt_stable = _log_odds_against(torch.stack([plastic, stable]), y)
         use_plastic = doubt_plastic < doubt_stable

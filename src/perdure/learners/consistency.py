@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import warnings
 from abc import abstractmethod
 from typing import Any, NamedTuple
@@ -32,7 +33,7 @@ class ReplayLogits(NamedTuple):
     """Boolean [n], with two semantic memories: whether the plastic one provided each row."""
 
 
-class SharedDraws:
+class _SharedDraws:
     """Lets several networks draw the same random numbers, such as dropout masks.
 
     Args:
@@ -42,28 +43,42 @@ class SharedDraws:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.used = False
-        """Whether a network has drawn any number so far."""
-        self._start: Tensor | None = None
+        """Whether any number has been drawn so far."""
+        self._first: Tensor | None = None
+        self._last: Tensor | None = None
 
     def begin(self) -> None:
         """Remember the state of the generator, unless a CUDA graph is captured."""
         captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        self._start = None if captured else global_state(self.device)
+        self._first, self._last = None if captured else global_state(self.device), None
 
     def repeat(self) -> None:
         """Draw the numbers since `begin` once more."""
-        if self._start is None:
+        if self._first is None:
             return
-        self.used = self.used or not self._start.equal(global_state(self.device))
+        now = global_state(self.device)
+        self.used = self.used or _content(now) != _content(self._first)
         if self.used:
-            set_global_state(self._start, self.device)
+            self._last = now
+            set_global_state(self._first, self.device)
+
+    def end(self) -> None:
+        """Draw new numbers again."""
+        if self._last is not None:
+            set_global_state(self._last, self.device)
+        self._first = self._last = None
+
+
+def _content(state: Tensor) -> bytes:
+    """The bytes of a generator's state, read without an operation, which a recording would see."""
+    return ctypes.string_at(state.data_ptr(), state.numel())
 
 
 class ConsistentReplay(ReplayLearner):
     """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits.
 
-    All networks draw the same dropout masks for X_m. With masks of its own for each, the loss would
-    also punish the noise, and the surer of two memories would often be the one with a lucky mask.
+    All networks draw the same dropout masks for X_m. With separate masks, the loss would also
+    punish their noise, and the surer of two memories would often be the one with a lucky mask.
     """
 
     replays_with_batch = True
@@ -74,7 +89,7 @@ class ConsistentReplay(ReplayLearner):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self.draws = SharedDraws(self.device)
+        self._shared_draws = _SharedDraws(self.device)
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1.
@@ -93,7 +108,7 @@ class ConsistentReplay(ReplayLearner):
             y_m = y[len(labels) :]
             x_m = select(x, slice(len(labels), None))
             if not self.forward_batches.per_sample:
-                self.draws.begin()
+                self._shared_draws.begin()
             z, source = self.replay_logits(x_m, y_m)
             self.record_sources(source)
             replayed, logits = self._working_logits(x_m, x)
@@ -113,19 +128,33 @@ class ConsistentReplay(ReplayLearner):
         if self.forward_batches.per_sample:
             logits = self.logits(x)
             return logits[-length(x_m) :], logits
-        self.draws.repeat()
-        self.capturable = not self.draws.used  # a graph cannot repeat draws
-        replayed, logits = self.forward_batches(x_m, x)
-        return replayed, logits
+        self.repeat_draws()
+        if not self._shared_draws.used:
+            self._shared_draws.end()
+            replayed, logits = self.forward_batches(x_m, x)
+            return replayed, logits
+        self.capturable = False  # a graph cannot repeat draws
+        replayed = self.logits(x_m)
+        self._shared_draws.end()
+        return replayed, self.logits(x)
 
     @abstractmethod
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """Compute Z, the target logits of replayed samples, from the semantic memories.
 
+        Call `repeat_draws` before the second memory and each further one.
+
         Args:
             x: Prepared inputs X_m of the replayed samples.
             y: Their labels [n].
         """
+
+    def repeat_draws(self) -> None:
+        """Let the next network draw the dropout masks of the first one for the replayed samples.
+
+        Applies to what is drawn from torch's global generator. No-op outside of `step`.
+        """
+        self._shared_draws.repeat()
 
     @abstractmethod
     def consolidate(self) -> None:

@@ -192,13 +192,18 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
 
 
 def _warn_of_empty_folders(root: Path, found: Sequence[_Image], by_folder: bool) -> None:
-    """Warn of folders that are named like classes and contain no image."""
-    folders = {f for f in root.glob("*/*" if by_folder else "*") if f.is_dir()}
-    used = {root / image.task / image.label for image in found}
-    empty = sorted(f.name for f in folders - used if not f.name.startswith("."))
+    """Warn of folders that are named like classes or tasks and contain no image."""
+    levels = ("*", "*/*") if by_folder else ("*",)
+    folders = {path.relative_to(root) for level in levels for path in root.glob(level)}
+    used = {part for image in found for part in image.path.relative_to(root).parents}
+    empty = sorted(
+        str(path)
+        for path in folders - used
+        if (root / path).is_dir() and not any(part.startswith(".") for part in path.parts)
+    )
     if empty:
         warnings.warn(
-            f"folders of {root} without images are not classes: {first_names(empty)}; images are "
-            f"{', '.join(FORMATS)} files",
-            stacklevel=3,
+            f"folders in {root} contain no images and are left out: {first_names(empty)} (links "
+            f"are not followed; images are {', '.join(FORMATS)} files)",
+            stacklevel=4,
         )

@@ -302,6 +302,8 @@ def _obstacle(learner: Learner) -> str:
     """Return why steps of a learner cannot be captured; empty if nothing is known."""
     name = type(learner).__name__
     if not learner.capturable:
+        if type(learner).capturable:
+            return f"{name} is not captured because its network has dropout"
         return f"{name} is not capturable"
     memories = [part for part in vars(learner).values() if isinstance(part, EpisodicMemory)]
     if any(memory is not learner.memory for memory in memories):

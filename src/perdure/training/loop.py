@@ -34,9 +34,9 @@ PREQUENTIAL_EVERY = 10
 DENSE_STEPS = 1000
 """Steps after which the prequential accuracy is read together with the metrics."""
 PROGRESS_SECONDS = 0.25
-SLOW_SECONDS = 2.0
-"""Seconds after which progress is reported although no metrics are due."""
 """Shortest time between two progress reports within a task."""
+SLOW_SECONDS = 2.0
+"""Time after which progress is reported although no metrics are due."""
 DEFAULT_BATCH = 32
 
 
