@@ -58,9 +58,11 @@ class _SharedDraws:
             return
         now = global_state(self.device)
         self.used = self.used or _content(now) != _content(self._first)
-        if self.used:
-            self._last = now
-            set_global_state(self._first, self.device)
+        if not self.used:  # nothing was drawn, nor will be by the others
+            self._first = None
+            return
+        self._last = now
+        set_global_state(self._first, self.device)
 
     def end(self) -> None:
         """Draw new numbers again."""
