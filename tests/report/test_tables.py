@@ -73,6 +73,15 @@ def test_overlapping_tests_have_a_column_for_the_last_one(tmp_path: Path) -> Non
     assert row["last test"] == "71.00 ± 1.41"
     assert "forgetting" not in row
     assert "Task-IL" not in row
+    folder = made.make_run(tmp_path, method="joint")
+    content = json.loads((folder / "result.json").read_text())
+    content["moments"] = ["start", "joint"]
+    for found in content["predictors"].values():
+        for scores in (found["class_il"], found["task_il"]):
+            del scores["matrix"][2:]
+        found["class_il"] |= {"last_test": 80.0, "forgetting": None}
+    (folder / "result.json").write_text(json.dumps(content))
+    assert [row["last test"] for row in rows(results(tmp_path))] == ["80.00", "71.00 ± 1.41"]
 
 
 @pytest.mark.parametrize(
@@ -163,6 +172,19 @@ def test_a_sensitivity_table_has_a_column_for_each_varied_setting(tmp_path: Path
     made.make_run(tmp_path, update="regular")
     table = of_the_paper(tmp_path)["table-S3-s-mnist-clser-500"]
     assert {row["update"] for row in rows(table)} == {"random", "regular"}
+    assert table.title == "Sensitivity of CLS-ER on s-mnist, buffer 500"
+
+
+def test_only_settings_with_published_figures_are_called_table_s3(tmp_path: Path) -> None:
+    cifar: dict[str, Any] = {"stream": "s-cifar10", "dataset": "cifar10", "network": "resnet18"}
+    for method, changed in (("clser", {"plastic_rate": 0.5}), ("er", {"memory_batch": 128})):
+        made.make_run(tmp_path, method=method, **cifar)
+        made.make_run(tmp_path, method=method, values=changed, **cifar)
+    found = of_the_paper(tmp_path)
+    assert [table.title for name, table in found.items() if "S3" in name] == [
+        "Table S3: sensitivity of CLS-ER on s-cifar10, buffer 500",
+        "Sensitivity of ER on s-cifar10, buffer 500",
+    ]
 
 
 def test_memories_with_a_budget_in_bytes_are_not_mixed(tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_tables_show_the_stored_results(script: ModuleType) -> None:
     gcil = script.make_table(rows, "gcil-cifar100-uniform")
     assert "| ER (fixed stream) | 500 | working | 22.99 ± 0.55 | 22.44 ± 0.32 | 2 | – | – |" in gcil
     assert "| 28.20 ± 0.92 | 28.30 ± 0.88 | 2 | 28.21 ± 0.69 | agrees |" in gcil
+    assert "| JOINT | – | working | 59.14 | 58.95 | 1 |" in gcil
     assert "36.34 ± 0.59 (Table 3); 37.01 ± 1.67 (Table S1) | agrees |" in gcil
     assert "91.80 ± 0.53 | 10 | 92.05 ± 0.32" in script.make_table(rows, "clser")
     assert "| 0.15 | 0.1 | 0.2 | 69.51 " in script.make_table(rows, "sensitivity")

@@ -142,6 +142,7 @@ def _overview(name: str, comparisons: Sequence[Comparison]) -> Table:
 def results(comparison: Comparison) -> Table:
     """Every setting of a comparison, with published figures where they apply."""
     rows: list[dict[str, Value]] = []
+    overlap = any(setting.tests_overlap for setting in comparison.settings)
     for setting in comparison.settings:
         _, bracket, differs = setting.label.partition(" (")  # the buffer size has its own column
         compared: tuple[Value, Value, Value] = (None, None, None)
@@ -162,7 +163,7 @@ def results(comparison: Comparison) -> Table:
                 **dict(zip(("published", "difference", "verdict"), compared, strict=True)),
                 "Task-IL": setting.spread(kind="task_il"),
                 "published Task-IL": published_spread(task_il) if task_il else None,
-                "last test": setting.spread(key="last_test") if setting.tests_overlap else None,
+                "last test": setting.spread(key="last_test") if overlap else None,
                 "incremental": setting.spread(key="incremental"),
                 "forgetting": setting.spread(key="forgetting"),
                 "prequential": setting.prequential(),
@@ -367,9 +368,11 @@ def _sensitivity(collection: Collection) -> Iterator[Table]:
                 for setting, found in zip(settings, values, strict=True)
             ]
             buffer = f", buffer {size}" if size else ""
+            subject = f"{method_title(method)} on {comparison.name}{buffer}"
+            in_paper = any(s.figures(name, "S3") for s in settings for name in s.predictors)
             yield Table.make(
                 f"table-S3-{comparison.name}-{method}-{size or None}",
-                f"Table S3: sensitivity of {method_title(method)} on {comparison.name}{buffer}",
+                f"{'Table S3: s' if in_paper else 'S'}ensitivity of {subject}",
                 "Accuracy in percent with other hyperparameters; those without a column are the "
                 "same in every row.",
                 rows,
