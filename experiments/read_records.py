@@ -4,8 +4,8 @@
 
 From results/runs and swings.jsonl: the share of its accuracy that each default predictor retains
 under weak noise; the difference between accuracies in float32 (the analyses) and in bf16 (the
-results); accuracy after the last phases of GCIL; and the effect of BatchNorm's statistics
-(`swings.py`).
+results); accuracy after the last phases of GCIL, and its regression on the classes of a phase; and
+the effect of BatchNorm's statistics (`swings.py`).
 """
 
 from __future__ import annotations
@@ -14,12 +14,16 @@ import json
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
+
 from perdure.results import Collection, collect
 from perdure.results.table import Spread
 
 HERE = Path(__file__).parent
 WEAK = 0.02
 """Up to this noise level, every network on S-CIFAR-10 is better than chance."""
+CLASSES = (34, 40, 25, 30, 1, 38, 11, 20, 16, 28, 6, 50, 47, 3, 28, 39, 17, 15, 41, 17)
+"""Classes in each phase of the fixed uniform stream of GCIL."""
 
 
 def weak_noise(runs: Collection) -> None:
@@ -60,13 +64,22 @@ def phases(runs: Collection) -> None:
         matrices = [scores.matrix for scores in setting.scores(setting.predictors[0])]
         if setting.config.method == "joint":  # one phase
             continue
-        last = range(len(matrices[0]) - 3, len(matrices[0]))  # row k is after phase k
-        means = [fmean(fmean(v or 0.0 for v in matrix[k][:k]) for matrix in matrices) for k in last]
+        tests = range(1, len(matrices[0]))  # row k is after phase k
+        means = [fmean(fmean(v or 0.0 for v in rows[k][:k]) for rows in matrices) for k in tests]
         composed = setting.config.stream_seed or "fixed"
         print(
-            f"{composed} stream, after phases {[*last]}: {[round(mean, 2) for mean in means]}  "
-            f"{setting.label}"
+            f"{composed} stream, after phases {[*tests][-3:]}: "
+            f"{[round(mean, 2) for mean in means[-3:]]}  {setting.label}"
         )
+        if composed == "fixed":
+            print(f"  slope over log(classes in the phase): {slope(means):.1f}")
+
+
+def slope(means: list[float]) -> float:
+    """Of accuracy over log(classes in the phase), phases 8 to 20, besides a linear trend."""
+    later = range(7, len(CLASSES))
+    factors = np.array([[np.log(CLASSES[k]), k, 1.0] for k in later])
+    return float(np.linalg.lstsq(factors, np.array(means)[later], rcond=None)[0][0])
 
 
 def swings() -> None:
