@@ -46,7 +46,7 @@ def _row(row: Row, reasons: Sequence[Mapping[str, Any]]) -> str:
         row.buffer,
         str(row.ours),
         str(len(row.seeds)),
-        escape(published(row)),
+        escape(published(row)).replace(" ± ", "&nbsp;±&nbsp;"),
         " ".join(badge(row, reasons)),
         details(row),
     ]
