@@ -78,6 +78,10 @@ def test_pages_are_checked_and_filled(script: ModuleType, tmp_path: Path) -> Non
     assert script.main(["--check"], tmp_path) == 0
 
 
+def test_the_documentation_has_the_stored_results(script: ModuleType) -> None:
+    assert script.main(["--check"]) == 0, "run python docs/make_results.py"
+
+
 def test_own_data_tables_have_complete_cases_only(tmp_path: Path) -> None:
     tables = runpy.run_path(str(ROOT / "benchmarks" / "own_data.py"))["tables"]
     assert tables(tmp_path / "missing.jsonl") == {}
