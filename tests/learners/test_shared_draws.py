@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -9,6 +11,7 @@ from torch import Tensor, nn
 from perdure import CLSER, ER, Learner, MeanER
 from perdure.data import load
 from perdure.learners.consistency import ReplayLogits
+from perdure.state import as_bytes
 from perdure.structures import Inputs
 
 NETWORKS = {MeanER: 2, CLSER: 3}
@@ -77,6 +80,66 @@ def test_logits_outside_of_a_step_leave_the_global_generator_alone() -> None:
     learner.replay_logits(torch.ones(5, 4), torch.zeros(5, dtype=torch.int64))
     assert torch.get_rng_state().equal(state)
     assert learner.capturable
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_a_step_that_failed_has_no_effect_on_later_draws(
+    kind: type[MeanER] | type[CLSER],
+) -> None:
+    class Failing(nn.Dropout):
+        def forward(self, input: Tensor) -> Tensor:
+            passes.append(1)
+            if len(passes) == fails_at:
+                raise KeyboardInterrupt
+            return super().forward(input)
+
+    passes: list[int] = []
+    fails_at = 0
+    x, y = torch.rand(5, 4), torch.zeros(5, dtype=torch.int64)
+    learner = kind(nn.Sequential(Failing(0.5), nn.Linear(4, 3)), buffer_size=20)
+    learner.observe(x, y)
+    for number in range(1, NETWORKS[kind] + 1):
+        passes.clear()
+        fails_at = number
+        with pytest.raises(KeyboardInterrupt):
+            learner.observe(x, y)
+        torch.manual_seed(number)
+        learner.replay_logits(x, y)
+        after = torch.get_rng_state()
+        torch.manual_seed(number)
+        for _ in range(NETWORKS[kind] - 1):
+            torch.nn.functional.dropout(x)
+        assert torch.get_rng_state().equal(after)
+
+
+@pytest.mark.parametrize("kind", NETWORKS)
+def test_networks_that_draw_in_some_passes_resume_exactly(
+    kind: type[MeanER] | type[CLSER],
+) -> None:
+    class Sometimes(nn.Dropout):
+        passes: Tensor
+
+        def __init__(self) -> None:
+            super().__init__(0.5)
+            self.register_buffer("passes", torch.zeros((), dtype=torch.int64))
+
+        def forward(self, input: Tensor) -> Tensor:
+            self.passes += self.training
+            return super().forward(input) if int(self.passes) % 4 == 0 else input
+
+    network = nn.Sequential(nn.Linear(4, 9), Sometimes(), nn.Linear(9, 3))
+    learner = kind(copy.deepcopy(network), buffer_size=20)
+    batches = [(torch.rand(5, 4), torch.randint(3, (5,))) for _ in range(10)]
+    states = []
+    for batch in batches:
+        states.append(learner.state_dict())
+        learner.observe(*batch)
+    for steps, state in enumerate(states):
+        resumed = kind(copy.deepcopy(network), buffer_size=20)
+        resumed.load_state_dict(state)
+        for batch in batches[steps:]:
+            resumed.observe(*batch)
+        assert as_bytes(resumed.state_dict(), {}) == as_bytes(learner.state_dict(), {})
 
 
 def test_networks_that_join_batches_share_masks_too() -> None:

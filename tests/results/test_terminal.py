@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from rich.console import Console
 from rich.table import Table
@@ -56,6 +58,15 @@ def test_missing_seeds_and_departures_are_shown() -> None:
     table = results_table([found], "Results", planned={found.config.hash: 3})
     assert cells(table, "seeds") == ["1 of 3"]
     assert cells(table, "settings") == ["lr 0.05"]
+
+
+def test_conditions_that_vary_on_a_stream_are_shown() -> None:
+    gcil: dict[str, Any] = {"stream": "gcil-cifar100-uniform", "dataset": "cifar100"}
+    runs = [record("er", **gcil, stream_seed="published"), record("er-ace", **gcil), record("er")]
+    table = results_table([setting(run) for run in runs], "Results")
+    assert cells(table, "settings") == ["stream seed published", "stream seed 1993", ""]
+    networks = [setting(record(network=name)) for name in ("mlp", "cnn")]
+    assert cells(results_table(networks, "Results"), "settings") == ["network mlp", "network cnn"]
 
 
 def test_streams_are_named_once_each() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from abc import abstractmethod
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,41 +34,32 @@ class ReplayLogits(NamedTuple):
 
 
 class _SharedDraws:
-    """Lets several networks draw the same random numbers, such as dropout masks.
+    """Lets several networks draw the same random numbers, such as dropout masks, within a step.
 
     Args:
         device: Device of the networks, which draw from torch's global generator.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.used = False
-        """Whether any number has been drawn so far."""
-        self._first: Tensor | None = None
-        self._last: Tensor | None = None
+        self._device = device
+        self._before = global_state(device)
+        self._after: Tensor | None = None
+        """State of the generator after the first network, if that has drawn anything."""
 
-    def begin(self) -> None:
-        """Remember the state of the generator, unless a CUDA graph is captured."""
-        captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        self._first, self._last = None if captured else global_state(self.device), None
-
-    def repeat(self) -> None:
-        """Draw the numbers since `begin` once more."""
-        if self._first is None:
-            return
-        now = global_state(self.device)
-        self.used = self.used or _content(now) != _content(self._first)
-        if not self.used:  # nothing was drawn, nor will be by the others
-            self._first = None
-            return
-        self._last = now
-        set_global_state(self._first, self.device)
+    def repeat(self) -> bool:
+        """Draw the numbers of the first network once more; return whether it has drawn any."""
+        if self._after is None:
+            now = global_state(self._device)
+            if _content(now) == _content(self._before):
+                return False
+            self._after = now
+        set_global_state(self._before, self._device)
+        return True
 
     def end(self) -> None:
         """Draw new numbers again."""
-        if self._last is not None:
-            set_global_state(self._last, self.device)
-        self._first = self._last = None
+        if self._after is not None:
+            set_global_state(self._after, self._device)
 
 
 def _content(state: Tensor) -> bytes:
@@ -88,10 +79,8 @@ class ConsistentReplay(ReplayLearner):
     consistency_weight: float
     _lags = 0
     """Successive checks that showed a lag; -1 after the warning."""
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._shared_draws = _SharedDraws(self.device)
+    _shared_draws: _SharedDraws | None = None
+    """Of the step under way, unless its networks draw nothing or cannot share."""
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1.
@@ -109,8 +98,7 @@ class ConsistentReplay(ReplayLearner):
             x, y = self.prepare(batch, past)
             y_m = y[len(labels) :]
             x_m = select(x, slice(len(labels), None))
-            if not self.forward_batches.per_sample:
-                self._shared_draws.begin()
+            self._shared_draws = _SharedDraws(self.device) if self._may_share_draws() else None
             z, source = self.replay_logits(x_m, y_m)
             self.record_sources(source)
             replayed, logits = self._working_logits(x_m, x)
@@ -131,14 +119,19 @@ class ConsistentReplay(ReplayLearner):
             logits = self.logits(x)
             return logits[-length(x_m) :], logits
         self.repeat_draws()
-        if not self._shared_draws.used:
-            self._shared_draws.end()
+        if self._shared_draws is None:
             replayed, logits = self.forward_batches(x_m, x)
             return replayed, logits
         self.capturable = False  # a graph cannot repeat draws
         replayed = self.logits(x_m)
         self._shared_draws.end()
+        self._shared_draws = None
         return replayed, self.logits(x)
+
+    def _may_share_draws(self) -> bool:
+        """Whether networks may draw; in a CUDA graph, draws cannot be repeated."""
+        captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+        return not (captured or self.forward_batches.per_sample)
 
     @abstractmethod
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
@@ -156,7 +149,8 @@ class ConsistentReplay(ReplayLearner):
 
         Applies to what is drawn from torch's global generator. No-op outside of `step`.
         """
-        self._shared_draws.repeat()
+        if self._shared_draws is not None and not self._shared_draws.repeat():
+            self._shared_draws = None  # the other networks will not draw either
 
     @abstractmethod
     def consolidate(self) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from perdure import catalog
+from perdure.config import RunConfig
 from perdure.results.claims import (
     accuracy_retained,
     accuracy_under_noise,
@@ -65,7 +68,7 @@ def results_table(
         "stream": len(streams) > 1,
         "method": True,
         "buffer": any(s.config.buffer for s in settings),
-        "settings": any(s.config.unusual("method") for s in settings),
+        "settings": any(s.config.unusual("method") or _conditions(s, settings) for s in settings),
         "seeds": True,
         "network": by_predictor,
         "Class-IL": any(s.spread() for s in settings) or not any(windows),
@@ -90,12 +93,12 @@ def results_table(
             figures = setting.figures(predictor, table) or setting.figures(predictor)
             task_il = setting.task_il_figure(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
-            unusual = (in_words(name, v) for name, v in config.unusual("method").items())
+            unusual = {**_conditions(setting, settings), **config.unusual("method")}
             cells = {
                 "stream": escape(config.stream) if previous != config.stream else "",
                 "method": escape(config.method_title),
                 "buffer": config.buffer or "–",
-                "settings": escape("\n".join(unusual)),
+                "settings": escape("\n".join(in_words(*item) for item in unusual.items())),
                 "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
                 "network": escape(predictor),
                 "Class-IL": spread_text(setting.spread(predictor)),
@@ -115,6 +118,20 @@ def results_table(
             found.add_row(*(cells[name] for name, used in columns.items() if used))
             previous = config.stream
     return found
+
+
+def _conditions(setting: Setting, settings: Sequence[Setting]) -> dict[str, Any]:
+    """The network and the seed of the stream, if they vary between settings of its stream."""
+
+    def conditions(config: RunConfig) -> dict[str, Any]:
+        entry = catalog.STREAMS.get(config.stream)
+        own = None if entry is None else entry.seed
+        seed = own if config.stream_seed is None else config.stream_seed
+        return {"network": config.network, "stream_seed": seed}
+
+    others = [conditions(s.config) for s in settings if s.config.stream == setting.config.stream]
+    found = conditions(setting.config)
+    return {name: v for name, v in found.items() if any(other[name] != v for other in others)}
 
 
 _BY_NETWORK = (

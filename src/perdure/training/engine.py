@@ -303,7 +303,7 @@ def _obstacle(learner: Learner) -> str:
     name = type(learner).__name__
     if not learner.capturable:
         if type(learner).capturable:
-            return f"{name} is not captured because its network has dropout"
+            return f"{name} is not captured because its networks share dropout masks"
         return f"{name} is not capturable"
     memories = [part for part in vars(learner).values() if isinstance(part, EpisodicMemory)]
     if any(memory is not learner.memory for memory in memories):
