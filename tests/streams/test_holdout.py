@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -80,6 +82,16 @@ def test_a_sample_in_two_tasks_is_held_out_of_both() -> None:
     trained = [members(task.samples()) for task in recurring.tasks]
     held = [members(test.samples()) for test in recurring.tests]
     assert not (trained[0] | trained[1]) & (held[0] | held[1])
+
+
+def test_many_tasks_are_divided_in_linear_time() -> None:
+    """A quadratic division would take minutes."""
+    ids = torch.arange(100_000).view(-1, 5)
+    labels = torch.zeros_like(ids)
+    start = time.perf_counter()
+    masks = hold_out(list(ids), list(labels), 0.2)
+    assert time.perf_counter() - start < 20
+    assert all(int(mask.sum()) == 1 for mask in masks)
 
 
 def test_splits_that_are_impossible_are_refused() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from functools import partial
 from typing import Any, Protocol, TypeAlias
@@ -393,9 +394,10 @@ def _task_rows(
             raise ValueError(f"groups is {groups!r}; expected a list of classes for each task")
         grouped = [c for group in groups for c in group]
         if len(set(grouped)) < len(grouped) or not all(0 <= c < classes for c in grouped):
-            wrong = [c for c in grouped if grouped.count(c) > 1 or not 0 <= c < classes]
+            counts = Counter(grouped)
+            wrong = next(c for c in grouped if counts[c] > 1 or not 0 <= c < classes)
             raise ValueError(
-                f"groups has the class {wrong[0]}; expected 0 to {classes - 1}, each at most once"
+                f"groups has the class {wrong}; expected 0 to {classes - 1}, each at most once"
             )
         rows = [rows_of(labels, group) for group in groups]
     elif tasks is not None:

@@ -57,13 +57,15 @@ def hold_out(
                 if not held or abs(held + size - wanted) < abs(held - wanted):
                     chosen.add(one)
                     held += size
-    masks = [torch.isin(ids.cpu(), torch.tensor(sorted(chosen))) for ids in tasks]
+    every = torch.cat([ids.cpu() for ids in tasks])
+    held_out = torch.isin(every, torch.tensor(sorted(chosen), dtype=torch.int64))
+    masks = list(torch.split(held_out, [len(ids) for ids in tasks]))
     for number, mask in enumerate(masks, 1):
         if not mask.any() or mask.all():
             what = "test" if not mask.any() else "train on"
             raise ValueError(
                 f"holding out a share of {share:g} leaves no samples of task {number} to {what}: "
-                "it has too few samples, or too many of them must be kept together"
+                "its classes have too few samples, or too many of them must be kept together"
             )
     return [mask.to(ids.device) for mask, ids in zip(masks, tasks, strict=True)]
 
