@@ -122,6 +122,13 @@ def test_a_tar_archive_that_unpacks_to_gigabytes(tmp_path: Path) -> None:
     assert "expected at most" in refusal(own("cifar10", 0), tmp_path)
 
 
+def test_a_sparse_file_in_a_tar_archive(tmp_path: Path) -> None:
+    entry = tarfile.TarInfo(BATCH)
+    entry.pax_headers = {"GNU.sparse.map": "0,0", "GNU.sparse.size": str(4 * GIGABYTE)}
+    put(tmp_path / "cifar-10-python.tar.gz", archive(entry))
+    assert "expected at most" in refusal(own("cifar10", 0), tmp_path)
+
+
 def zipped(data: bytes, kind: int = zipfile.ZIP_DEFLATED, size: int | None = None) -> bytes:
     """The small dataset with one file replaced; `size` is what its directory claims."""
     buffer, name = io.BytesIO(), f"{TOP}/train/n01/images/n01_0.JPEG"

@@ -133,6 +133,8 @@ def _untar(path: Path, data: bytes, members: tuple[File, ...], size_limit: int) 
                     continue
                 if not entry.isreg():
                     raise DataError(f"{path / entry.name} is not a regular file")
+                if entry.size > size_limit:  # a sparse file is larger than its bytes in the stream
+                    raise _too_large(path / entry.name, entry.size, size_limit)
                 if file := archive.extractfile(entry):
                     found[entry.name] = file.read()
     except (tarfile.TarError, OSError, EOFError, zlib.error, ValueError) as error:
