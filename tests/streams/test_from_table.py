@@ -72,6 +72,8 @@ def test_text_becomes_categories() -> None:
         ["1,5", "2,5", "3,25", "4"] * 25,
         ["1,234", "2,345", "567", "8,901"] * 25,
         ["1%", "2 %", "3%", "4%"] * 25,
+        ["€10", "€20", "30 €", "40.50 €"] * 25,
+        ["70 kg", "70.5 kg", "71 kg", "unknown"] * 25,
     ],
 )
 def test_numbers_that_are_not_read_as_numbers_produce_a_warning(values: list[str]) -> None:
@@ -89,7 +91,10 @@ def test_classes_that_differ_in_case_only_produce_a_warning() -> None:
 
 
 def test_addresses_and_codes_are_categories_without_a_warning() -> None:
-    for values in (["10.0.0.1", "10.0.0.2"], ["A4", "3B"], ["1-2", "3-4"], ["12:30", "7:15"]):
+    for values in (
+        *(["10.0.0.1", "10.0.0.2"], ["A4", "3B"], ["1-2", "3-4"], ["12:30", "7:15"]),
+        *(["1st", "2nd"], ["1.2.3", "1.2.10"], ["1/2", "3/4"]),
+    ):
         from_table({"x": values * 50, "kind": ["a", "b"] * 50}, "kind")
 
 
@@ -595,7 +600,11 @@ def test_the_first_table_may_have_a_single_class() -> None:
 
 def test_dates_that_are_text_produce_a_warning() -> None:
     day = [f"2026-01-{number % 20 + 1:02}" for number in range(N)]
-    for dates in (day, [f"{d}T08:30:00" for d in day], ["soon", *day[1:]]):
+    local = [f"{d[8:]}.{d[5:7]}.{d[:4]}" for d in day]
+    for dates in (
+        *(day, [f"{d}T08:30:00" for d in day], ["soon", *day[1:]]),
+        *(local, [f"{d.replace('.', '/')} 8:30" for d in local]),
+    ):
         table = {**RIDES, "day": dates}
         with pytest.warns(UserWarning, match=r"'day'.*dates.*numbers.*features.*categorical"):
             from_table(table, "kind")

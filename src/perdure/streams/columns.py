@@ -145,15 +145,19 @@ def reads_as_number(text: str) -> bool:
     return True
 
 
-_FORMATTED = re.compile(r"[-+]?(\d+|\d{1,3}([ ,.']\d{3})+)([.,]\d+)? *%?")
-"""A number with separators of thousands, a decimal comma or a percent sign."""
+_FORMATTED = re.compile(
+    r"([$€£¥] *)?[-+]?(\d+|\d{1,3}([ ,.']\d{3})+)([.,]\d+)?( *[%°$€£¥]| +[^\s\d]{1,6})?"
+)
+"""A number with separators of thousands, a decimal comma, a sign such as % or €, or a unit."""
 
 
 def is_formatted_number(text: str) -> bool:
     """Whether a text is a number in a format that is not read.
 
-    >>> [is_formatted_number(text) for text in ("1,5", "1'234.50", "5 %", "1.5", "10.0.0.1", "A4")]
-    [True, True, True, False, False, False]
+    >>> [is_formatted_number(text) for text in ("1,5", "1'234.50", "5 %", "€70", "70.5 kg")]
+    [True, True, True, True, True]
+    >>> [is_formatted_number(text) for text in ("1.5", "10.0.0.1", "A4", "3B", "1st")]
+    [False, False, False, False, False]
     """
     return not reads_as_number(text) and _FORMATTED.fullmatch(text) is not None
 
@@ -198,10 +202,20 @@ def texts_of(values: Sequence[Any], name: str) -> list[str]:
     return [text for text in found if text is not None]
 
 
+_DATE = re.compile(
+    r"(\d{1,2}/\d{1,2}/(\d{2}|\d{4})|\d{1,2}\.\d{1,2}\.\d{4}|\d{4}/\d{1,2}/\d{1,2})([ T]\d.*)?"
+)
+"""A date in a common format other than ISO 8601, with or without a time."""
+
+
 def is_date(text: str) -> bool:
-    """Whether a text is a date, with or without a time, as in ISO 8601."""
+    """Whether a text is a date, with or without a time.
+
+    >>> [is_date(text) for text in ("2026-01-31", "1/31/2026 8:30", "31.1.2026", "1.2.3", "1/2")]
+    [True, True, True, False, False]
+    """
     try:
         datetime.fromisoformat(text)
     except ValueError:
-        return False
+        return _DATE.fullmatch(text) is not None
     return True
