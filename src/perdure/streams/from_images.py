@@ -45,12 +45,12 @@ def from_image_folder(
 
     The folder contains `CLASS/…` or `train/CLASS/…`, with any depth below a class. Labels number
     the classes in alphabetical order (`Stream.class_names`). The stream's `encoder` reads new
-    images in the same way and turns predictions into names. Tests are the images in
-    `test/CLASS/…`; without such a folder a share of every class of every task is held out, always
-    the same. Images are turned upright according to their EXIF data, converted to RGB, scaled to
-    cover `size`, cropped at the centre and stored as uint8 [3, height, width]. Files are JPEG, PNG,
-    WebP, BMP, GIF, TIFF or PPM; hidden files and files with the suffix of another format are
-    ignored.
+    images in the same way and turns predictions into names. Tests are the images in `test/CLASS/…`;
+    without such a folder a share of every class of every task is held out, always the same. Other
+    folders next to `train` are left out, with a warning. Images are turned upright according to
+    their EXIF data, converted to RGB, scaled to cover `size`, cropped at the centre and stored as
+    uint8 [3, height, width]. Files are JPEG, PNG, WebP, BMP, GIF, TIFF or PPM; hidden files and
+    files with the suffix of another format are ignored.
 
     Args:
         folder: The folder.
@@ -100,6 +100,8 @@ def from_image_folder(
     if isinstance(tasks, str) and not by_folder:
         raise ValueError(f"tasks is {tasks!r}; expected a number, lists of classes or 'folders'")
     divided = (root / "train").is_dir()
+    if divided:
+        _warn_of_other_folders(root)
     if not (divided or by_folder) and any(path.is_dir() for path in (root / "test").glob("*")):
         raise ValueError(f"{root} has a folder test with classes; move the others to {root}/train")
     train = _find(root / "train" if divided else root, by_folder)
@@ -189,6 +191,17 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
         raise ValueError(f"{root} contains no images; expected {where}")
     _warn_of_empty_folders(root, found, by_folder)
     return found
+
+
+def _warn_of_other_folders(root: Path) -> None:
+    """Warn of folders next to the folder train that are not read."""
+    folders = sorted(path.name for path in root.glob("[!.]*") if path.is_dir())
+    if others := [name for name in folders if name not in ("train", "test")]:
+        warnings.warn(
+            f"{root} has a folder train, so that only train and test are read; left out: "
+            f"{first_names(others)}",
+            stacklevel=3,
+        )
 
 
 def _warn_of_empty_folders(root: Path, found: Sequence[_Image], by_folder: bool) -> None:
