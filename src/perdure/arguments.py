@@ -55,6 +55,19 @@ def is_list(value: Any) -> bool:
     return isinstance(value, Iterable) and not isinstance(value, str | bytes)
 
 
+def is_unicode(text: str) -> bool:
+    r"""Return whether a text can be written as UTF-8, unlike the name of a file in Latin-1.
+
+    >>> is_unicode("caf\u00e9"), is_unicode("caf\udce9")
+    (True, False)
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def check_weights(**values: float) -> None:
     """Raise ValueError unless all arguments are finite numbers that are not negative."""
     for name, value in values.items():

@@ -88,6 +88,23 @@ def test_classes_that_no_test_has_produce_a_warning(tmp_path: Path) -> None:
         from_image_folder(tmp_path, size=2)
 
 
+def test_folders_next_to_train_and_test_produce_a_warning(tmp_path: Path) -> None:
+    fill(tmp_path, "train/cat", "train/dog", "test/cat", "test/dog", "val/cat", ".old/cat")
+    with pytest.warns(UserWarning, match=r"left out: val$"):
+        assert len(from_image_folder(tmp_path, size=2).tests) == 1
+
+
+def test_folders_whose_names_are_not_utf8_are_refused(tmp_path: Path) -> None:
+    try:
+        fill(tmp_path, "cat", "caf\udce9")
+    except OSError:
+        pytest.skip("this file system has no such names")
+    with pytest.raises(ValueError, match="not valid Unicode"):
+        from_image_folder(tmp_path, size=2)
+    with pytest.raises(ValueError, match="not valid UTF-8"):
+        stream_from_files("images", f"{tmp_path}/caf\udce9,size=2")
+
+
 def test_folders_without_images_that_can_be_read_produce_a_warning(tmp_path: Path) -> None:
     fill(tmp_path, "cat", "dog")
     (tmp_path / "owl").mkdir()

@@ -15,7 +15,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from perdure.arguments import is_list
+from perdure.arguments import is_list, is_unicode
 from perdure.files import read_bytes, write_atomic
 from perdure.streams.columns import texts_of
 
@@ -40,7 +40,7 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
     """What each label stands for."""
 
     def __post_init__(self) -> None:
-        check_distinct("class names", self.class_names)
+        check_names("class names", self.class_names)
 
     def encode(self, source: Any) -> Tensor:
         """Inputs [n, ...] for new data.
@@ -148,12 +148,14 @@ def find_place(name: str, places: Mapping[str, int]) -> int | None:
     return places.get(name, places.get(plain(name)))
 
 
-def check_distinct(what: str, names: Sequence[str]) -> None:
-    """Raise ValueError if a name occurs twice."""
+def check_names(what: str, names: Sequence[str]) -> None:
+    """Raise ValueError if a name occurs twice or cannot be saved."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
             raise ValueError(f"{name!r} occurs twice among the {what}")
+        if not is_unicode(name):
+            raise ValueError(f"{name!r}, one of the {what}, is not valid Unicode; rename it")
         seen.add(name)
 
 

@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from perdure.arguments import is_unicode
 from perdure.streams.from_images import from_image_folder
 from perdure.streams.from_table import from_table
 from perdure.streams.stream import Stream
@@ -42,6 +43,8 @@ def stream_from_files(kind: str, text: str) -> Stream:
     path, *settings = text.split(",")
     if not path.strip():
         raise ValueError(f"the path is missing; write {kind}:PATH")
+    if not is_unicode(text):
+        raise ValueError("the path is not valid UTF-8, so that a run cannot record it; rename it")
     values: dict[str, Any] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")

@@ -28,7 +28,7 @@ from perdure.streams.columns import (
 from perdure.streams.encoder import (
     LIMIT,
     Encoder,
-    check_distinct,
+    check_names,
     find_place,
     first_names,
     places_of,
@@ -93,7 +93,7 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
     impute: bool
 
     def __post_init__(self) -> None:
-        check_distinct(f"categories of column {self.name!r}", self.categories)
+        check_names(f"categories of column {self.name!r}", self.categories)
 
     def encode(self, values: Sequence[Any]) -> Floats:
         texts = [as_text(value) for value in values]
@@ -143,9 +143,7 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
         super().__post_init__()
         if not self.columns:
             raise ValueError("there are no columns")
-        check_distinct(
-            "target and columns", [self.target, *(column.name for column in self.columns)]
-        )
+        check_names("target and columns", [self.target, *(column.name for column in self.columns)])
 
     @classmethod
     def fit(
