@@ -103,7 +103,7 @@ def test_tasks_name_classes_as_the_table_spells_them() -> None:
     for tasks in ([[1.0, 2.0], [3.0]], [[1, 2], [3]], [["1", "2"], ["3.0"]]):
         stream = from_table(table, "kind", tasks=tasks)
         assert [task.name for task in stream.tasks] == ["1, 2", "3"]
-    with pytest.raises(ValueError, match="at most once"):
+    with pytest.raises(ValueError, match=r"tasks has the class '1' twice"):
         from_table(table, "kind", tasks=[["1"], ["1.0"]])
 
 
@@ -116,6 +116,36 @@ def test_a_table_whose_only_feature_is_empty_is_refused() -> None:
 def test_a_table_has_no_two_columns_of_one_name() -> None:
     with pytest.raises(ValueError, match="same name"):
         from_table({"x": [1, 2], 1: [1, 2], "1": [3, 4], "kind": ["a", "b"]}, "kind")
+
+
+def test_columns_without_single_values_are_refused(tmp_path: Path) -> None:
+    for cell in (np.zeros(2), torch.zeros(2), [1, 2]):
+        with pytest.raises(ValueError, match=f"'x' contains {type(cell).__name__} values"):
+            from_table({"x": [cell] * 20, "kind": ["a", "b"] * 10}, "kind")
+    with pytest.raises(ValueError, match="no column 'kind'"):
+        from_table([], "kind")
+    with pytest.raises(ValueError, match="no column None"):
+        from_table(RIDES, None)  # type: ignore[arg-type]
+    arrow = pytest.importorskip("pyarrow", reason="optional package not installed")
+    parquet = pytest.importorskip("pyarrow.parquet", reason="optional package not installed")
+    days = arrow.array([2**30] * 20, arrow.date32())  # no date of Python
+    table = arrow.table({"day": days, "kind": ["a", "b"] * 10})
+    parquet.write_table(table, tmp_path / "days.parquet")
+    with pytest.raises(ValueError, match=r"days\.parquet cannot be read as Parquet"):
+        from_table(tmp_path / "days.parquet", "kind")
+
+
+def test_names_that_cannot_be_saved_are_refused() -> None:
+    with pytest.raises(ValueError, match="class names, is not valid Unicode"):
+        from_table({"x": list(range(20)), "kind": ["caf\udce9", "bar"] * 10}, "kind")
+
+
+def test_inputs_are_finite() -> None:
+    table = {"x": [1.0, 2.0] * 10, "kind": ["a", "b"] * 10}
+    encoder = from_table(table, "kind", standardise="no").encoder
+    assert encoder is not None
+    with pytest.raises(ValueError, match=r"'x', row 2.*too large"):
+        encoder.encode({"x": [1.0, -1e39]})
 
 
 def test_an_encoder_with_many_names_is_checked_in_linear_time(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none"))
+MISSING = frozenset(("", "na", "n/a", "nan", "-nan", "null", "none"))
 """Cells of a CSV file that count as missing, in any case."""
 PARQUET = (".parquet", ".pq")
 
@@ -98,11 +98,11 @@ def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
         ) from None
     try:
         table = pyarrow.parquet.read_table(path)
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+        return {name: table[name].to_pylist() for name in table.column_names}
+    except (OSError, ValueError, OverflowError, pyarrow.ArrowException) as error:
         raise ValueError(
             f"{path} cannot be read as Parquet: {str(error).splitlines()[0]}"
         ) from None
-    return {name: table[name].to_pylist() for name in table.column_names}
 
 
 def is_missing(value: Any) -> bool:
@@ -113,6 +113,8 @@ def is_missing(value: Any) -> bool:
         return value is None or bool(value != value)  # NaN, NaT
     except TypeError:  # pandas.NA
         return True
+    except (ValueError, RuntimeError):  # an array or a tensor of several values
+        return False
 
 
 def is_numeric(name: str, values: Sequence[Any]) -> bool:

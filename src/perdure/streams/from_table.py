@@ -118,14 +118,15 @@ def from_table(
         raise ValueError(f"the encoder is of type {type(encoder).__name__}, not TableEncoder")
     columns = read_columns(table)
     task_column = tasks if isinstance(tasks, str) else None
-    special = [c for c in (target, task_column, keep_together) if c is not None]
+    special = [target, *(c for c in (task_column, keep_together) if c is not None)]
     if encoder is not None:
         used = [column.name for column in encoder.columns]
     else:
         used = [c for c in columns if c not in special] if features is None else list(features)
     for column in (*special, *used, *categorical):
         if column not in columns:
-            raise ValueError(f"the table has no column {column!r}; it has {', '.join(columns)}")
+            found = ", ".join(columns) or "none"
+            raise ValueError(f"the table has no column {column!r}; it has {found}")
     if target in used:
         raise ValueError(f"the target {target!r} cannot be a feature")
     if not used:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -67,6 +68,11 @@ class Layout:
                     unknown, known = list(task)[group.index(None)], first_names(classes)
                     raise ValueError(f"tasks has the class {unknown!r}; the data has {known}")
                 groups.append([label for label in group if label is not None])
+            counts = Counter(label for group in groups for label in group)
+            if twice := [classes[label] for label, count in counts.items() if count > 1]:
+                raise ValueError(
+                    f"tasks has the class {twice[0]!r} twice; expected each class at most once"
+                )
         return cls([_listed([classes[label] for label in group]) for group in groups], groups)
 
     @classmethod

@@ -79,9 +79,16 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
         gaps = np.isnan(numbers)
         if gaps.any() and not self.impute:
             raise ValueError(_missing_values(self.name, gaps))
-        scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
+        with np.errstate(over="ignore"):
+            scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
         if self.limit is not None:
             scaled = scaled.clip(-self.limit, self.limit)
+        large = np.abs(scaled) > np.finfo(np.float32).max
+        if large.any():
+            raise ValueError(
+                f"column {self.name!r}, row {large.argmax() + 1}: the value is too large for an "
+                "input of type float32"
+            )
         return np.stack([scaled, gaps.astype(np.float64)][: self.width], axis=1)
 
 
