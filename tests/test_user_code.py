@@ -57,11 +57,18 @@ def test_invalid_references_are_rejected(reference: str, expected: str, here: Pa
         ("def (", "invalid syntax (faulty.py, line 1)"),
         ("\n\n{}['key']", "KeyError: 'key' (faulty.py, line 3)"),
         ("raise AttributeError('odd')", "AttributeError: odd (faulty.py, line 1)"),
+        ("import sys\nsys.exit()", "importing faulty ends the program"),
     ],
 )
 def test_errors_in_a_users_module_are_reported(source: str, expected: str, here: Path) -> None:
     (here / "faulty.py").write_text(source)
     with pytest.raises(ValueError, match=re.escape(f"method 'faulty:X': {expected}")):
+        find_object("faulty:X", "method")
+
+
+def test_a_signal_ends_the_import_of_a_module(here: Path) -> None:
+    (here / "faulty.py").write_text("raise SystemExit(128 + 15)")
+    with pytest.raises(SystemExit):
         find_object("faulty:X", "method")
 
 

@@ -43,6 +43,13 @@ def find_object(reference: str, what: str) -> Any:
         sys.path.insert(0, here)
     try:
         found: Any = importlib.import_module(module)
+    except SystemExit as error:
+        if isinstance(error.code, int) and error.code > 128:  # a signal
+            raise
+        raise ValueError(
+            f"{what} {reference!r}: importing {module} ends the program; move the code that does "
+            "so below `if __name__ == '__main__':`"
+        ) from error
     except Exception as error:
         raise ValueError(f"{what} {reference!r}: {describe_error(error)}") from error
     for part in name.split("."):
