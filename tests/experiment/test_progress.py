@@ -268,6 +268,22 @@ def test_a_log_of_a_long_task_has_a_line_now_and_then(
     ]
 
 
+def test_the_log_of_a_second_attempt_has_lines_as_often(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def at(seconds: float) -> Event:
+        found = Progress(round(10 * seconds), None, 0, 1, 0, 1, seconds, None, prequential=50.0)
+        return Event(0, "progress", found)
+
+    attempt = [Event(0, "started"), at(1.0), at(80.0)]
+    events = [*attempt, at(7200.0), failed("killed", "retry"), *attempt]
+    show(grid(tmp_path, Clock()), events, by_task=True)
+    lines = capfd.readouterr().err.splitlines()
+    assert [("steps/s" in line, "killed" in line) for line in lines] == [
+        *[(True, False), (True, False), (False, True), (True, False)]
+    ]
+
+
 def test_names_are_cut_off_on_a_narrow_terminal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

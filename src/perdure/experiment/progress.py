@@ -238,7 +238,7 @@ class _View(AbstractContextManager["_View"]):
             self.overall = self.bars.add_task(progress.plan.name, total=progress.total, note="")
         self.running: dict[int, TaskID] = {}
         self.logged: dict[JobStatus, float] = {}
-        """Seconds of each job's training at its last line in a log."""
+        """Seconds of the current attempt at each job at its last line in a log."""
         self.traces: set[tuple[JobStatus, str]] = set()
         """Tracebacks that were shown, by job and frames."""
         self.evaluation_logged = time.monotonic()
@@ -297,6 +297,8 @@ class _View(AbstractContextManager["_View"]):
                 self.evaluation_logged = time.monotonic()
                 print_status(f"{status.name}: {_details(now)}")
             return
+        if before is None:  # a new attempt, whose time starts at zero
+            self.logged.pop(status, None)
         silent = now.seconds - self.logged.get(status, 0.0)
         first = before is None and now.accuracy is not None
         due = now.task_ended or first or silent > LOG_SECONDS
