@@ -124,7 +124,9 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
 
 def _is_complete(spec: Spec, root: Path) -> bool:
     """Whether all files of one of the layouts are in the folder."""
-    return any(all((root / f.path).exists() for f in layout.files) for layout in spec.layouts)
+    return any(
+        all(os.path.exists(root / file.path) for file in layout.files) for layout in spec.layouts
+    )
 
 
 class Finding(NamedTuple):
