@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from perdure.arguments import as_whole, check_choices, is_list
+from perdure.arguments import as_count, as_whole, check_choices, is_list
 from perdure.records import Samples
 from perdure.streams.augment import Scale
 from perdure.streams.encoder import first_names
@@ -96,10 +96,15 @@ def from_tensors(
     ([3, 3], 2, 4)
     """
     check_choices((True, False), drop_last=drop_last, shuffle=shuffle)
+    if classes is not None:
+        classes = as_count("classes", classes)
+    groups = _as_groups(groups)
     train = check_samples("training", (inputs, labels), classes=classes)
     if classes is None:
         classes = int(train.labels.max()) + 1
         _check_gaps(train.labels, classes)
+    if not is_list(class_names):
+        raise ValueError(f"class_names is {class_names!r}; expected a list of names")
     if class_names and len(class_names) != classes:
         raise ValueError(f"there are {len(class_names)} class names for {classes} classes")
     n = len(train.labels)
@@ -334,6 +339,8 @@ def _divide(pair: Any, what: str) -> tuple[Any, Any]:
 
 def _check_leaf(what: str, leaf: Tensor) -> Tensor:
     """A tensor of the inputs, float64 as float32."""
+    if leaf.layout is not torch.strided:
+        raise ValueError(f"{what} inputs have layout {leaf.layout}; expected dense tensors")
     if leaf.is_complex():
         raise ValueError(f"{what} inputs are {leaf.dtype}; expected integers or floating point")
     if leaf.is_floating_point() and not leaf.isfinite().all():
@@ -354,6 +361,8 @@ def make_tests(
     if test is not None and tests is not None:
         raise ValueError("give either test (for the stream) or tests (one for each task), not both")
     if tests is not None:
+        if not is_list(tests):
+            raise ValueError(f"tests is {tests!r}; expected test data for each task")
         if len(tests) != len(names):
             raise ValueError(f"there are {len(tests)} tests for {len(names)} tasks")
         return [
@@ -380,6 +389,15 @@ def make_tests(
     return found
 
 
+def _as_groups(groups: Any) -> list[list[int]] | None:
+    """The classes of each task as ints; ValueError if there is anything else."""
+    if groups is None:
+        return None
+    if not (is_list(groups) and all(map(is_list, groups))):
+        raise ValueError(f"groups is {groups!r}; expected a list of classes for each task")
+    return [[as_whole("a class in groups", label) for label in group] for group in groups]
+
+
 def _task_rows(
     labels: Tensor,
     tasks: Sequence[Array | Sequence[int]] | None,
@@ -390,8 +408,6 @@ def _task_rows(
     if tasks is not None and groups is not None:
         raise ValueError("give either tasks (rows) or groups (classes), not both")
     if groups is not None:
-        if not (is_list(groups) and all(map(is_list, groups))):
-            raise ValueError(f"groups is {groups!r}; expected a list of classes for each task")
         grouped = [c for group in groups for c in group]
         if len(set(grouped)) < len(grouped) or not all(0 <= c < classes for c in grouped):
             counts = Counter(grouped)
@@ -420,7 +436,10 @@ def _task_rows(
 def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
     if not is_list(task):
         raise ValueError(f"tasks has {task!r}; expected a list of row numbers for each task")
-    rows = torch.as_tensor(task)
+    try:
+        rows = torch.as_tensor(task)
+    except (TypeError, ValueError, RuntimeError):
+        raise ValueError(f"a task is {task!r}; expected a list of row numbers") from None
     if rows.ndim and not len(rows):
         return rows
     if rows.ndim != 1 or rows.dtype == torch.bool or rows.is_floating_point():

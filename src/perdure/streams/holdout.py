@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from perdure.arguments import is_number
+from perdure.arguments import is_list, is_number
 from perdure.randomness import generator
 
 
@@ -74,13 +74,18 @@ def as_ids(values: Sequence[Hashable] | Tensor | npt.NDArray[np.generic], n: int
     """An id for each of n samples: equal values get equal ids.
 
     Raises:
-        ValueError: If there is not one value per sample.
+        ValueError: If there is not one value per sample, or a value cannot be hashed.
 
     >>> as_ids(["anna", "ben", "anna"], 3)
     tensor([0, 1, 0])
     """
+    if not is_list(values):
+        raise ValueError(f"keep_together is {values!r}; expected a value for each sample")
     found = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
     if len(found) != n:
         raise ValueError(f"keep_together has {len(found)} values for {n} training samples")
     known: dict[Hashable, int] = {}
-    return torch.tensor([known.setdefault(value, len(known)) for value in found])
+    try:
+        return torch.tensor([known.setdefault(value, len(known)) for value in found])
+    except TypeError as error:
+        raise ValueError(f"keep_together has values that cannot be compared: {error}") from None
