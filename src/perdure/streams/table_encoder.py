@@ -38,6 +38,7 @@ CLIPPED_SHARE = 0.1
 """Share of the training values of a column that may exceed the limit without a warning. In sparse
 columns, such as pixels at the border of images, a few per cent exceed it without harm."""
 Floats = npt.NDArray[np.float64]
+Encoded = npt.NDArray[np.float32]
 
 
 class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
@@ -69,7 +70,7 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
         """Number of inputs: the value, and whether it is replaced."""
         return 2 if self.impute and self.marked else 1
 
-    def encode(self, values: Sequence[Any]) -> Floats:
+    def encode(self, values: Sequence[Any]) -> Encoded:
         numbers = np.empty(len(values))
         for row, value in enumerate(values):
             try:
@@ -89,7 +90,7 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
                 f"column {self.name!r}, row {large.argmax() + 1}: the value is too large for an "
                 "input of type float32"
             )
-        return np.stack([scaled, gaps.astype(np.float64)][: self.width], axis=1)
+        return np.stack([scaled, gaps][: self.width], axis=1, dtype=np.float32)
 
 
 class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
@@ -102,13 +103,13 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
     def __post_init__(self) -> None:
         check_names(f"categories of column {self.name!r}", self.categories)
 
-    def encode(self, values: Sequence[Any]) -> Floats:
+    def encode(self, values: Sequence[Any]) -> Encoded:
         texts = [as_text(value) for value in values]
         gaps = np.array([text is None for text in texts])
         if gaps.any() and not self.impute:
             raise ValueError(_missing_values(self.name, gaps))
         places = places_of(self.categories)
-        encoded = np.zeros((len(texts), len(self.categories)))
+        encoded = np.zeros((len(texts), len(self.categories)), dtype=np.float32)
         for row, text in enumerate(texts):
             if text is None:
                 continue
@@ -232,7 +233,7 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
             if column.name not in columns:
                 raise ValueError(f"the table has no column {column.name!r}")
         parts = [column.encode(columns[column.name]) for column in self.columns]
-        return torch.from_numpy(np.concatenate(parts, axis=1)).float()
+        return torch.from_numpy(np.concatenate(parts, axis=1))
 
 
 def _doubt(rows: Mapping[str, Sequence[int]]) -> tuple[str, str] | None:
