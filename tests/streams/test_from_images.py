@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -272,8 +273,15 @@ def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:
             opened.close()
     with pytest.raises(ValueError, match="floating-point"):
         encoder.encode(Image.new("F", (8, 8)))
-    with pytest.raises(ValueError, match="ndarray cannot be read"):
-        encoder.encode(np.zeros((8, 8)))
+    for wrong in (np.zeros((8, 8)), b"bytes", None, 5):
+        kind = type(wrong).__name__
+        with pytest.raises(ValueError, match=f"{kind} cannot be read .*expected a path"):
+            encoder.encode(wrong)
+    if hasattr(os, "mkfifo"):
+        os.mkfifo(tmp_path / "pipe.png")
+    for path in (tmp_path / "pipe.png", tmp_path / "none.png", tmp_path):
+        with pytest.raises(ValueError, match="no such file"):
+            encoder.encode(str(path))
     assert encoder.decode([1]) == ["dog"]
 
 

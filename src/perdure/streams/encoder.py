@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -217,6 +218,11 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> Tensor:
 
     try:
         given = isinstance(source, Image.Image)
+        if isinstance(source, str | os.PathLike):
+            if not Path(source).is_file():  # opening a pipe would wait for a writer
+                raise ValueError("there is no such file")
+        elif not (given or hasattr(source, "read")):
+            raise ValueError("expected a path, an open binary file or a PIL image")
         with nullcontext(source) if given else Image.open(source, formats=FORMATS) as opened:
             image = ImageOps.exif_transpose(opened)
             if image.mode == "F":
