@@ -232,7 +232,7 @@ class OutputFlags:
     json: Switch = False
     """Print results as JSON, one object per line."""
     quiet: Switch = False
-    """Print no progress and no table."""
+    """Print no progress, notes or table."""
 
 
 def _stream_help() -> str:
