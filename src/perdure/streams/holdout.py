@@ -45,9 +45,10 @@ def hold_out(
     draws = generator(seed, "hold out")
     chosen: set[int] = set()
     for ids, classes in zip(tasks, labels, strict=True):
-        ids, classes = ids.cpu(), classes.cpu()
-        for label in np.unique(classes.numpy()).tolist():
-            found, sizes = np.unique(ids[classes == label].numpy(), return_counts=True)
+        _, counts = np.unique(classes.cpu().numpy(), return_counts=True)
+        by_class = ids.cpu().numpy()[np.argsort(classes.cpu().numpy(), kind="stable")]
+        for members in np.split(by_class, counts.cumsum()[:-1]):
+            found, sizes = np.unique(members, return_counts=True)
             order = torch.randperm(len(found), generator=draws).numpy()
             pairs = list(zip(found[order].tolist(), sizes[order].tolist(), strict=True))
             wanted = share * int(sizes.sum())
