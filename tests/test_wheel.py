@@ -72,7 +72,8 @@ def _other_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_wheel_contains_code_data_presets_and_types(wheel: Path) -> None:
     names = set(zipfile.ZipFile(wheel).namelist())
-    wanted = {TREE / "py.typed", TREE / "data/mnist5k/mnist5k.npz", TREE / "data/mnist5k/README.md"}
+    wanted = {TREE / "py.typed", TREE / "data/tiny_imagenet.npz"}
+    wanted |= {TREE / "data/mnist5k/mnist5k.npz", TREE / "data/mnist5k/README.md"}
     wanted |= {*TREE.rglob("*.py"), *TREE.rglob("*.toml"), *TREE.glob("report/templates/*")}
     assert {str(file.relative_to(TREE.parent)) for file in wanted} <= names
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -177,7 +177,8 @@ def tiny_imagenet(classes: int = 3) -> Small:
     """Two training and two test images of each class; the first is grayscale."""
     wnids = [f"n{i:02}" for i in (2, 1, *range(3, classes + 1))]
     size = (2 * classes, 3, 64, 64)
-    spec = replace(DATASETS["tiny-imagenet"], train=size, test=size, classes=classes)
+    official = DATASETS["tiny-imagenet"]
+    spec = replace(official, train=size, test=size, classes=classes, checksums=dict)
     top = "tiny-imagenet-200"
     rng = np.random.default_rng(0)
     shades = rng.integers(0, 256, (4 * classes, 8, 8, 3), dtype=np.uint8)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perdure.cli import main
-from perdure.data import DATASETS, DataError, decoding_progress, load, verify
+from perdure.data import DATASETS, DataError, Spec, archives, decoding_progress, load, verify
 
-from .small import make, put
+from .small import Small, make, put
 
 TOP = "tiny-imagenet-200"
 
@@ -84,6 +86,66 @@ def test_verify_names_missing_and_additional_images_and_files_that_are_none(
     (finding,) = verify(tmp_path, [small.spec])
     for part in (image.name, "val_1.JPEG", "n01_0.JPEG", "n02_0.JPEG"):
         assert sum(part in flaw for flaw in finding.flaws) == 1, part
+
+
+def known_files(small: Small) -> Spec:
+    """The spec, with the first bytes of the checksum of each file that is used."""
+    known: dict[str, dict[str, bytes]] = {"train": {}, "val": {}}
+    for path in small.paths(1):
+        if path.endswith(("JPEG", "annotations.txt")):
+            _, folder, name = path.split("/", 2)
+            known[folder][name] = hashlib.sha256(small.files[path]).digest()[:2]
+    return replace(small.spec, checksums=lambda: known)
+
+
+def test_altered_files_are_named_if_their_checksums_are_known(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    spec, root = known_files(small), small.write(tmp_path, 1) / TOP
+    names = ["train/n02/images/n02_1.JPEG", "train/n03/images/n03_0.JPEG", "val/images/val_3.JPEG"]
+    for name in names:
+        put(root / name, flipped((root / name).read_bytes()))
+    (finding,) = verify(tmp_path, [spec])
+    assert [str(root / name) in f for name, f in zip(names, finding.flaws, strict=True)] == [
+        True
+    ] * 3
+    with pytest.raises(DataError, match=rf"{names[0]} .*\(and 2 more\)"):
+        load(spec, tmp_path)
+
+
+def test_altered_files_are_named_also_if_others_are_wrong(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    spec, root = known_files(small), small.write(tmp_path, 1) / TOP
+    (root / "wnids.txt").unlink()
+    (root / "train/n01/images/n01_0.JPEG").unlink()
+    put(root / "train/n02/images/n02_0.JPEG", b"")
+    put(root / "val/images/val_3.JPEG", flipped((root / "val/images/val_3.JPEG").read_bytes()))
+    put(root / "val/images/extra.JPEG", b"")
+    put(root / "val/notes.txt", b"")
+    parts = ("wnids.txt", "n01_0.JPEG", "n02_0.JPEG", "val_3.JPEG", "extra.JPEG")
+    (finding,) = verify(tmp_path, [spec])
+    assert len(finding.flaws) == len(parts)
+    put(root / "wnids.txt", small.files[f"{TOP}/wnids.txt"])
+    (finding,) = verify(tmp_path, [spec])
+    for part in parts[1:]:  # once, although n02_0.JPEG is also no JPEG file
+        assert sum(f"{part} is" in flaw for flaw in finding.flaws) == 1, part
+
+
+def test_many_altered_files_are_one_flaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(archives, "_MANY", 2)
+    small = make("tiny-imagenet")
+    spec, root = known_files(small), small.write(tmp_path, 1) / TOP
+    for path in root.rglob("*.JPEG"):
+        put(path, flipped(path.read_bytes()))
+    (finding,) = verify(tmp_path, [spec])
+    assert len(finding.flaws) == 2
+    assert finding.flaws[0].startswith(f"6 files in {root / 'train'} are")
+
+
+def test_the_known_checksums_are_those_of_the_official_names() -> None:
+    known = DATASETS["tiny-imagenet"].checksums()
+    assert [len(known[folder]) for folder in ("train", "val")] == [100_000, 10_001]
+    assert known["train"]["n01443537/images/n01443537_0.JPEG"] == bytes.fromhex("edbf")
+    assert {len(start) for folder in known.values() for start in folder.values()} == {2}
 
 
 def test_many_images_without_a_class_are_one_flaw(tmp_path: Path) -> None:

@@ -9,13 +9,19 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from perdure.data.spec import Contents, DataError, File, Layout
 from perdure.files import DamagedError, read_bytes
+
+_MAX_SMALL = 2**20
+"""Bytes of a file in a folder with a checksum that the decoder does not read."""
+_MANY = 100
+"""Files that are reported one by one."""
 
 
 class FolderChecksum(NamedTuple):
@@ -24,6 +30,42 @@ class FolderChecksum(NamedTuple):
     folder: Path
     expected: str
     found: dict[str, bytes]
+
+    def differing(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
+        """The files that are missing, altered or additional. Reads those not read so far.
+
+        Args:
+            contents: All files of the layout.
+            known: First bytes of the checksum of each published file.
+        """
+        paths = {name: self.folder / name for name in known}
+        missing, altered, flaws = [], [], []
+        for name, start in known.items():
+            if paths[name] not in contents:
+                missing.append(name)
+                continue
+            try:
+                if name not in self.found:
+                    contents[paths[name]](_MAX_SMALL)
+            except DataError as error:
+                flaws.append(str(error))
+            else:
+                if not self.found[name].startswith(start):
+                    altered.append(name)
+        kinds = Counter((path.parent, path.suffix) for path in paths.values())
+        additional = [
+            str(path.relative_to(self.folder))
+            for path in sorted(contents.keys() - paths.values())
+            if kinds[path.parent, path.suffix] > 1
+        ]
+        flaws += self._listed(missing, "missing")
+        flaws += self._listed(altered, "not as published")
+        return flaws + self._listed(additional, "not part of the dataset")
+
+    def _listed(self, names: list[str], state: str) -> list[str]:
+        if len(names) <= _MANY:
+            return [f"{self.folder / name} is {state}" for name in names]
+        return [f"{len(names)} files in {self.folder} are {state}, such as {', '.join(names[:3])}"]
 
     def flaw(self) -> str | None:
         """What is wrong if the files that were read are not the published ones."""

@@ -216,9 +216,11 @@ def _some(names: list[str]) -> str:
 
 
 def _lines(contents: Contents, path: Path) -> list[str]:
-    if path not in contents:
-        raise DataError(f"{path} is missing")
-    return contents[path](_MAX_TEXT).decode("ascii", errors="replace").splitlines()
+    try:
+        data = contents[path](_MAX_TEXT)
+    except (KeyError, FileNotFoundError):
+        raise DataError(f"{path} is missing") from None
+    return data.decode("ascii", errors="replace").splitlines()
 
 
 def _jpegs(

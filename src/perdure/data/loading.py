@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from perdure.data import cache
-from perdure.data.archives import read_files
+from perdure.data.archives import FolderChecksum, read_files
 from perdure.data.registry import DATASETS, find_spec
 from perdure.data.spec import Arrays, Contents, DataError, Dataset, Layout, OnProgress, Reader, Spec
 from perdure.records import Samples
@@ -172,7 +172,7 @@ def _verify(spec: Spec, root: Path | str | None, on_progress: OnProgress | None)
     errors: list[DataError] = []
     for place in places:
         try:
-            checksum = cache.fingerprint(place.decode(on_progress))
+            checksum = cache.fingerprint(place.decode(on_progress, all_flaws=True))
         except DataError as error:
             errors.append(error)
         else:
@@ -207,8 +207,12 @@ class _Location(NamedTuple):
         except OSError:
             return None
 
-    def decode(self, on_progress: OnProgress | None = None) -> Arrays:
+    def decode(self, on_progress: OnProgress | None = None, *, all_flaws: bool = False) -> Arrays:
         """Read and verify the files.
+
+        Args:
+            on_progress: As for `load`.
+            all_flaws: Whether to compare every file with its checksum although others are wrong.
 
         Raises:
             DataError: That says how to get the files again.
@@ -218,8 +222,19 @@ class _Location(NamedTuple):
         try:
             contents, checksums = read_files(self.layout, self.root, self.spec.size_limit)
             counted = _counted(contents, self.spec, on_progress) if on_progress else contents
-            arrays = self.spec.decode(self.spec, counted)
-            if wrong := [flaw for checksum in checksums if (flaw := checksum.flaw())]:
+            try:
+                arrays = self.spec.decode(self.spec, counted)
+            except DataError as error:
+                if all_flaws:
+                    raise DataError.of(
+                        self._add_differing(error.flaws, counted, checksums)
+                    ) from None
+                raise
+            wrong: list[str] = []
+            for checksum in checksums:
+                if flaw := checksum.flaw():
+                    wrong += self._differing(counted, checksum) or [flaw]
+            if wrong:
                 raise DataError.of(wrong)
             self._check_arrays(arrays)
             return arrays
@@ -240,6 +255,22 @@ class _Location(NamedTuple):
         elif command := _command(self.spec, self.root):
             remedy = f"; download it again with `{command}`"
         raise DataError(f"{problem}{remedy}", flaws or (problem,))
+
+    def _differing(self, contents: Contents, checksum: FolderChecksum) -> list[str]:
+        """The files in a folder that differ from the published ones, if those are known."""
+        known = self.spec.checksums().get(checksum.folder.name)
+        return checksum.differing(contents, known) if known else []
+
+    def _add_differing(
+        self, flaws: Sequence[str], contents: Contents, checksums: Sequence[FolderChecksum]
+    ) -> list[str]:
+        """The flaws and, unless they name them, the files that differ from the published ones."""
+        named = {flaw.rpartition(" is ")[0] or flaw for flaw in flaws}
+        differing = [flaw for c in checksums for flaw in self._differing(contents, c)]
+        return [
+            *flaws,
+            *(f for f in differing if (f.rpartition(" is ")[0] or f) not in named),
+        ]
 
     def _check_arrays(self, arrays: Arrays) -> None:
         for (field, (shape, dtype)), array in zip(self.spec.arrays().items(), arrays, strict=True):

@@ -2,12 +2,15 @@
 
 The md5 sums are torchvision's; those of plain idx files belong to the unpacked `.gz` files. The
 sha256 sums of the folders of Tiny-ImageNet were computed from two independent copies of the images.
+`tiny_imagenet.npz` contains the first two bytes of the sha256 of each of their files.
 """
 
 from __future__ import annotations
 
 from importlib.resources import files
 from pathlib import Path
+
+import numpy as np
 
 from perdure.data.decode import decode_cifar, decode_idx, decode_npz, decode_tiny_imagenet
 from perdure.data.spec import DataError, File, Layout, Spec
@@ -96,6 +99,26 @@ _TINY_FILES = (
     ),
 )
 
+
+def _tiny_checksums() -> dict[str, dict[str, bytes]]:
+    """The first two bytes of the sha256 of each image, and of the annotations."""
+    with np.load(str(files("perdure.data") / "tiny_imagenet.npz")) as stored:
+        wnids = stored["wnids"].astype(str)
+        train, val = stored["train"], stored["val"]
+        annotations = stored["annotations"].tobytes()
+    return {
+        "train": {
+            f"{wnid}/images/{wnid}_{i}.JPEG": start.tobytes()
+            for wnid, starts in zip(wnids, train, strict=True)
+            for i, start in enumerate(starts)
+        },
+        "val": {
+            "val_annotations.txt": annotations,
+            **{f"images/val_{i}.JPEG": start.tobytes() for i, start in enumerate(val)},
+        },
+    }
+
+
 _TINY_IMAGENET = Spec(
     name="tiny-imagenet",
     train=(100_000, 3, 64, 64),
@@ -104,6 +127,7 @@ _TINY_IMAGENET = Spec(
     decode=decode_tiny_imagenet,
     layouts=(Layout((_TINY_ZIP,)), Layout(_TINY_FILES)),
     url="http://cs231n.stanford.edu",
+    checksums=_tiny_checksums,
 )
 
 DATASETS: dict[str, Spec] = {

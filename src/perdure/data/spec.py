@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -103,6 +103,9 @@ class Spec:
     """Accepted layouts, the preferred one first. Downloads use the first."""
     url: str = ""
     """Web folder with the files of the first layout."""
+    checksums: Callable[[], Mapping[str, Mapping[str, bytes]]] = dict
+    """For each folder with a checksum, by its name: the first bytes of the checksum of each file.
+    With these, errors name the files that are missing or altered."""
     bundled: Path | None = None
     """Root folder of a dataset that ships with the package; None for all others."""
 
