@@ -88,7 +88,8 @@ def run(options: RunOptions) -> int:
     if ranks > 1 and len(configs) > 1:
         raise ValueError("torchrun trains one method at a time; name one with --method")
     # Built before any training, which rejects invalid values.
-    firsts = [build_run(config, read_dataset(config), seeds[0]) for config in configs]
+    shown = not options.output.quiet  # without a writable cache, the data is decoded again
+    firsts = [build_run(c, read_dataset(c, progress=shown), seeds[0]) for c in configs]
     once = [task for run in firsts for task in run.stream.tasks if not task.resumable]
     if options.resume and once:
         raise ValueError(not_resumable(once[0]))
