@@ -110,8 +110,11 @@ def read_bytes(path: Path, limit: int = MAX_JSON) -> bytes:
         DamagedError: If it is larger.
     """
     with os.fdopen(open_regular(path, os.O_RDONLY), "rb") as file, naming_errors(path):
-        content = file.read(limit + 1) if os.fstat(file.fileno()).st_size <= limit else None
-    if content is None or len(content) > limit:
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(size + 1) if size <= limit else b""
+        if len(content) > size:  # it grows
+            content += file.read(limit)
+    if max(size, len(content)) > limit:
         raise DamagedError(f"{path} is too large: expected at most {limit} bytes")
     return content
 

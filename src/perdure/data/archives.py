@@ -9,7 +9,6 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -31,32 +30,47 @@ class FolderChecksum(NamedTuple):
     expected: str
     found: dict[str, bytes]
 
-    def differing(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
-        """The files that are missing, altered or additional. Reads those not read so far.
+    def flaws(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
+        """What is wrong if the files that were read are not the published ones.
 
         Args:
             contents: All files of the layout.
-            known: First bytes of the checksum of each published file.
+            known: First bytes of the checksum of each published file. With these, the files that
+                differ are named; those that have not been read so far are.
         """
-        paths = {name: self.folder / name for name in known}
+        algorithm = self.expected.partition(":")[0]
+        total = _new_hash(algorithm)
+        for name, digest in sorted(self.found.items()):
+            total.update(name.encode("utf-8", "surrogateescape") + b"\0" + digest)
+        if f"{algorithm}:{total.hexdigest()}" == self.expected:
+            return []
+        return self._differing(contents, known) or [
+            f"{self.folder} differs from the published files: the checksum of its "
+            f"{len(self.found)} files is {algorithm}:{total.hexdigest()}, expected {self.expected}"
+        ]
+
+    def _differing(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
+        """The published files that are missing or altered, and additional files next to them."""
         missing, altered, flaws = [], [], []
         for name, start in known.items():
-            if paths[name] not in contents:
+            path = self.folder / name
+            if path not in contents:
                 missing.append(name)
                 continue
             try:
                 if name not in self.found:
-                    contents[paths[name]](_MAX_SMALL)
+                    contents[path](_MAX_SMALL)
             except DataError as error:
                 flaws.append(str(error))
             else:
                 if not self.found[name].startswith(start):
                     altered.append(name)
-        kinds = Counter((path.parent, path.suffix) for path in paths.values())
+        published = {self.folder / name for name in known}
+        kinds = {(path.parent, path.suffix) for path in published}
         additional = [
             str(path.relative_to(self.folder))
-            for path in sorted(contents.keys() - paths.values())
-            if kinds[path.parent, path.suffix] > 1
+            for path in sorted(contents.keys() - published)
+            if (path.parent, path.suffix) in kinds
         ]
         flaws += self._listed(missing, "missing")
         flaws += self._listed(altered, "not as published")
@@ -66,19 +80,6 @@ class FolderChecksum(NamedTuple):
         if len(names) <= _MANY:
             return [f"{self.folder / name} is {state}" for name in names]
         return [f"{len(names)} files in {self.folder} are {state}, such as {', '.join(names[:3])}"]
-
-    def flaw(self) -> str | None:
-        """What is wrong if the files that were read are not the published ones."""
-        algorithm = self.expected.partition(":")[0]
-        total = _new_hash(algorithm)
-        for name, digest in sorted(self.found.items()):
-            total.update(name.encode("utf-8", "surrogateescape") + b"\0" + digest)
-        if f"{algorithm}:{total.hexdigest()}" == self.expected:
-            return None
-        return (
-            f"{self.folder} differs from the published files: the checksum of its "
-            f"{len(self.found)} files is {algorithm}:{total.hexdigest()}, expected {self.expected}"
-        )
 
 
 def read_files(

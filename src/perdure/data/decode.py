@@ -10,7 +10,6 @@ import pickletools
 import struct
 import zlib
 from collections import defaultdict
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from numpy.typing import NDArray
 
 from perdure.data.archives import unzip
 from perdure.data.spec import Arrays, Contents, DataError, Spec
-from perdure.processes import cores
 
 # -- npz: the bundled digits ----------------------------------------------------------------
 
@@ -153,7 +151,6 @@ class _Unpickler(pickle.Unpickler):
 _MAX_TEXT = 2**24
 _MAX_HEADER = 2**20
 """Bytes of a text file, and of a JPEG file in addition to four for each value."""
-_IMAGES_PER_PART = 200
 
 
 def decode_tiny_imagenet(spec: Spec, contents: Contents) -> Arrays:
@@ -235,24 +232,16 @@ def _jpegs(
 def _images(
     contents: Contents, paths: list[Path], shape: tuple[int, int, int], flaws: list[str]
 ) -> NDArray[np.uint8]:
-    """Decode images [n, *shape] with all cores; images that cannot be decoded become flaws."""
+    """Decode images [n, *shape]; images that cannot be decoded become flaws.
+
+    In one thread: several are no faster, because most of the time for such small images is spent
+    under the interpreter lock.
+    """
     images = np.empty((len(paths), *shape), np.uint8)
-    parts = [slice(i, i + _IMAGES_PER_PART) for i in range(0, len(paths), _IMAGES_PER_PART)]
-
-    def decode(part: slice) -> list[str]:
-        found = (
-            _decode_image(contents, path, image)
-            for path, image in zip(paths[part], images[part], strict=True)
-        )
-        return [flaw for flaw in found if flaw is not None]
-
-    with ThreadPoolExecutor(cores()) as pool:  # libjpeg and hashlib release the interpreter lock
-        try:
-            for found in pool.map(decode, parts):
-                flaws += found
-        except BaseException:  # a signal, for example: do not decode the remaining parts
-            pool.shutdown(cancel_futures=True)
-            raise
+    for path, image in zip(paths, images, strict=True):
+        flaw = _decode_image(contents, path, image)
+        if flaw is not None:
+            flaws.append(flaw)
     return images
 
 
@@ -269,7 +258,8 @@ def _decode_image(contents: Contents, path: Path, image: NDArray[np.uint8]) -> s
         with Image.open(io.BytesIO(data), formats=["JPEG"]) as jpeg:
             if jpeg.size != (width, height):
                 return f"{path} is {jpeg.size[0]} x {jpeg.size[1]}, expected {width} x {height}"
-            image[:] = np.asarray(jpeg.convert("RGB")).transpose(2, 0, 1)
+            pixels = (jpeg if jpeg.mode == "RGB" else jpeg.convert("RGB")).tobytes()
     except Exception:  # Pillow raises anything, also for a size that it considers an attack
         return f"{path} is not a complete JPEG file"
+    image[:] = np.frombuffer(pixels, np.uint8).reshape(height, width, 3).transpose(2, 0, 1)
     return None

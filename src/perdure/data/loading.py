@@ -28,7 +28,7 @@ def load(
 ) -> Dataset:
     """Load a dataset after verifying its files.
 
-    Files are decoded once, with all cores; later calls map the decoded arrays from the cache.
+    Files are decoded once; later calls map the decoded arrays from the cache.
     Writing to the tensors changes only the memory of this process. Files whose size and
     modification time have not changed since they were verified are not verified again. The decoded
     arrays are verified against their checksum once a day of use.
@@ -225,17 +225,12 @@ class _Location(NamedTuple):
             try:
                 arrays = self.spec.decode(self.spec, counted)
             except DataError as error:
-                if all_flaws:
-                    raise DataError.of(
-                        self._add_differing(error.flaws, counted, checksums)
-                    ) from None
-                raise
-            wrong: list[str] = []
-            for checksum in checksums:
-                if flaw := checksum.flaw():
-                    wrong += self._differing(counted, checksum) or [flaw]
-            if wrong:
-                raise DataError.of(wrong)
+                if not all_flaws:
+                    raise
+                differing = self._differing(counted, checksums, decoded=False)
+                raise DataError.of([*dict.fromkeys((*error.flaws, *differing))]) from None
+            if differing := self._differing(counted, checksums, decoded=True):
+                raise DataError.of(differing)
             self._check_arrays(arrays)
             return arrays
         except FileNotFoundError as error:
@@ -256,21 +251,16 @@ class _Location(NamedTuple):
             remedy = f"; download it again with `{command}`"
         raise DataError(f"{problem}{remedy}", flaws or (problem,))
 
-    def _differing(self, contents: Contents, checksum: FolderChecksum) -> list[str]:
-        """The files in a folder that differ from the published ones, if those are known."""
-        known = self.spec.checksums().get(checksum.folder.name)
-        return checksum.differing(contents, known) if known else []
-
-    def _add_differing(
-        self, flaws: Sequence[str], contents: Contents, checksums: Sequence[FolderChecksum]
+    def _differing(
+        self, contents: Contents, checksums: Sequence[FolderChecksum], *, decoded: bool
     ) -> list[str]:
-        """The flaws and, unless they name them, the files that differ from the published ones."""
-        named = {flaw.rpartition(" is ")[0] or flaw for flaw in flaws}
-        differing = [flaw for c in checksums for flaw in self._differing(contents, c)]
-        return [
-            *flaws,
-            *(f for f in differing if (f.rpartition(" is ")[0] or f) not in named),
-        ]
+        """How folders differ from the published ones, as far as that is known."""
+        flaws = []
+        for checksum in checksums:
+            known = self.spec.checksums().get(checksum.folder.name, {})
+            if decoded or known:  # otherwise, files may not have been read
+                flaws += checksum.flaws(contents, known)
+        return flaws
 
     def _check_arrays(self, arrays: Arrays) -> None:
         for (field, (shape, dtype)), array in zip(self.spec.arrays().items(), arrays, strict=True):
