@@ -46,6 +46,13 @@ def test_network_without_parameters_is_rejected() -> None:
         SGD(nn.Flatten())
 
 
+def test_networks_on_unsupported_devices_are_rejected_unchanged() -> None:
+    network = linear().to("meta").eval()
+    with pytest.raises(ValueError, match="meta"):
+        CLSER(network)
+    assert not network.training
+
+
 @pytest.mark.parametrize("lr", [0, -1.0, math.inf, math.nan, "0.1"])
 def test_learning_rate_must_be_positive(lr: Any) -> None:
     with pytest.raises(ValueError, match="lr is"):

@@ -62,6 +62,16 @@ class InputSpec(NamedTuple):
     """2 if BatchNorm would have one value per channel in a batch of one, otherwise 1."""
 
 
+def check_device(device: torch.device) -> torch.device:
+    """Return the device of a network; ValueError if learners cannot compute on it."""
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(
+            f"the network is on the device {device}; expected the CPU or a CUDA GPU: move it there "
+            "before you create the learner"
+        )
+    return device
+
+
 def read_inputs(inputs: Any, dtype: torch.dtype) -> Inputs:
     """Return inputs as a structure of dense tensors, detached from the caller's graph.
 

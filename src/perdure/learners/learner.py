@@ -26,6 +26,7 @@ from perdure.learners.checks import (
     Augment,
     InputSpec,
     Labels,
+    check_device,
     check_inputs,
     check_labels,
     check_optimizer,
@@ -166,6 +167,7 @@ class Learner(Undoable, ABC):
         parameters = [p for p in network.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("the network has no parameters to train; frozen ones do not count")
+        device = check_device(parameters[0].device)
         if optimizer is None:
             lr = self.default_lr if lr is None else lr
             if not (isinstance(lr, int | float) and 0 < lr < float("inf")):
@@ -189,7 +191,7 @@ class Learner(Undoable, ABC):
         """Its optimizer, for example for a learning-rate scheduler."""
         self._first_settings = get_state(optimizer)["groups"]
         """Its settings at the start, which a schedule may change."""
-        self.device = parameters[0].device
+        self.device = device
         self.augment = augment
         self.normalise = normalise or unit_range
         self.grows = grow
