@@ -206,7 +206,7 @@ def test_what_cannot_work_is_refused() -> None:
     for arguments in ({"batch_size": 0}, {"epochs": 1.5}, {"buffer_size": "many"}):
         with pytest.raises(ValueError, match=next(iter(arguments))):
             ContinualClassifier(**arguments).fit(DIGITS, DIGIT_LABELS)
-    with pytest.raises(ValueError, match="task ends"):
+    with pytest.raises(ValueError, match="task boundaries"):
         ContinualClassifier(learner=perdure.ICaRL).fit(DIGITS, DIGIT_LABELS)
 
 

@@ -27,7 +27,7 @@ class FetchOptions:
 class VerifyOptions:
     """Verify all files of the datasets that are on this machine.
 
-    Ends with status 1 if a dataset is damaged, or if one that you name is missing.
+    Exits with status 1 if a dataset is damaged, or if a dataset that you name is missing.
     """
 
     names: Annotated[

@@ -23,7 +23,7 @@ class DemoOptions:
     out: Annotated[Path, arg(metavar="DIR")] = Path("runs")
     """Folder for the runs."""
     restart: Switch = False
-    """Discard earlier runs and train anew."""
+    """Discard earlier runs and train again."""
 
 
 def demo(options: DemoOptions) -> int:

@@ -96,7 +96,7 @@ class StreamFlags(DataFlags):
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """Default: the published values for this method, stream and buffer size, or the method's.
+    """Default: the published values for this method, stream and buffer size, or else the method's.
 
     With several methods, a value applies to those that have the hyperparameter.
     """
@@ -104,9 +104,9 @@ class Hyperparameters:
     lr: OptionalNumber = None
     """Learning rate."""
     batch: OptionalCount = None
-    """Samples of the stream in each step."""
+    """New samples in each step."""
     memory_batch: OptionalCount = None
-    """Samples of the memory in each step."""
+    """Stored samples in each step."""
     epochs: OptionalCount = None
     """Passes over each task."""
     consistency_weight: OptionalNumber = None
@@ -124,7 +124,7 @@ class Hyperparameters:
     plastic_window: OptionalNumber = None
     """clser: share of past updates that the plastic memory averages over; 0: published warm-up."""
     window_ratio: OptionalNumber = None
-    """clser: windows are shorter at first if steps have fewer new per replayed samples; 0: off."""
+    """clser: with fewer than X new per replayed samples, windows are shorter at first; 0: off."""
     rate: OptionalNumber = None
     """mean-er: share of steps that update its memory."""
     decay: OptionalNumber = None

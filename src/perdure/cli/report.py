@@ -96,7 +96,7 @@ def report(options: ReportOptions) -> int:
     if collection.skipped and not options.quiet:
         left_out = ", ".join(folder.place for folder in collection.skipped[:5])
         further = ", …" if len(collection.skipped) > 5 else ""
-        print(f"left out (the report says why): {left_out}{further}", file=sys.stderr)
+        print(f"left out (the report gives the reasons): {left_out}{further}", file=sys.stderr)
     return 0
 
 

@@ -60,11 +60,11 @@ class RunOptions(LearnerOptions):
     prequential: Switch = False
     """Predict each batch before learning from it, for example if the stream has no tests."""
     prequential_window: OptionalCount = None
-    """Samples of the sliding window of these predictions; default: 1000."""
+    """Size of the sliding window of these predictions, in samples; default: 1000."""
     initial_evaluation: Switch = False
-    """Evaluate the untrained networks, too, for forward transfer. Always done on a GPU."""
+    """Also evaluate the untrained networks, for forward transfer. Always done on a GPU."""
     restart: Switch = False
-    """Discard complete and interrupted runs and train anew."""
+    """Discard complete and interrupted runs and train them again."""
     resume: Switch = False
     """Fail if the stream cannot be resumed. Interrupted runs always resume from checkpoints."""
     tensorboard: Folder = None

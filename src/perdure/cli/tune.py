@@ -47,7 +47,8 @@ class TuneOptions(LearnerOptions):
     """Search a method's hyperparameters on a validation split; the test set is not used.
 
     The study is stored in a file: the same command continues it, and processes that use the same
-    file share it. Prints the command of the best trial and writes a table and a figure of all.
+    file share it. Prints the command of the best trial, and writes a table and a figure of all
+    trials.
     """
 
     trials: Count = 20

@@ -39,7 +39,7 @@ class Speeds:
         except (ValueError, OSError):
             seconds = None
         if seconds is None:
-            _log.warning("%s does not say how long it took", folder.path)
+            _log.warning("%s does not record how long the run took", folder.path)
         else:
             self.add(config, steps, seconds)
 

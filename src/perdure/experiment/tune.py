@@ -177,7 +177,7 @@ def _check_trial(trial: FrozenTrial, search: Search) -> None:
         or not isinstance(found.get("reason", ""), str)
         or not re.fullmatch(r"\S* \d{1,18}:\d*", found.get("process", " 0:"))
     ):
-        raise ValueError(f"trial {trial.number} is not one that perdure wrote")
+        raise ValueError(f"trial {trial.number} was not written by perdure")
 
 
 def _storage(place: str) -> str | BaseStorage:

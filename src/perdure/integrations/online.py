@@ -147,8 +147,8 @@ class OnlineClassifier:
             raise ValueError(f"learner returned {type(learner).__name__}; expected a Learner")
         if learner.needs_boundaries:
             raise ValueError(
-                f"{type(learner).__name__} must know when a task ends, which a stream of rows "
-                "does not tell; choose another learner"
+                f"{type(learner).__name__} needs task boundaries, and a stream of rows has none; "
+                "choose another learner"
             )
         if isinstance(learner.normalise, Standardise):
             learner.normalise.to(learner.device)

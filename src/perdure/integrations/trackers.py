@@ -95,7 +95,7 @@ class RunLogs(AbstractContextManager["RunLogs"]):
             if log in self._logs:
                 self._logs.remove(log)
                 reason = getattr(error, "strerror", None) or error
-                _log.warning("log of %s: %s; it is not continued", log.source.path, reason)
+                _log.warning("log of %s: %s; logging stops", log.source.path, reason)
 
 
 class _RunLog:

@@ -185,8 +185,8 @@ class ConsistentReplay(ReplayLearner):
             remedy = "0.05" if memory.window is None else f"less than {memory.window:g}"
             warnings.warn(
                 f"the {name} memory, which predicts, lags behind the working network: after "
-                f"{int(self.steps)} steps it is right for {accuracy[name]:.0%} of the stored "
-                f"samples, the working network for {accuracy['working']:.0%}; set {setting} to "
+                f"{int(self.steps)} steps it classifies {accuracy[name]:.0%} of the stored samples "
+                f"correctly, the working network {accuracy['working']:.0%}; set {setting} to "
                 f"{remedy}, or train for more steps",
                 stacklevel=3,
             )

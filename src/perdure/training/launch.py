@@ -80,7 +80,7 @@ def setup_ranks(seeds: Sequence[int], device: str, engine: str | None) -> int:
             f"{len(seeds)}, or start without torchrun"
         )
     if engine not in (None, "eager"):
-        raise ValueError(f"--engine {engine} does not work with torchrun; leave it out")
+        raise ValueError(f"--engine {engine} does not work with torchrun; omit it")
     if device != "cpu" and torch.cuda.is_available():
         gpus = torch.cuda.device_count()
         if rank.local >= gpus:
