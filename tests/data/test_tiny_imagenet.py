@@ -129,6 +129,14 @@ def test_altered_files_are_named_also_if_others_are_wrong(tmp_path: Path) -> Non
         assert any(f"{part} is" in flaw for flaw in finding.flaws), part
 
 
+def test_folders_next_to_a_missing_file_are_not_reported(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    spec, root = known_files(small), small.write(tmp_path, 1) / TOP
+    (root / "wnids.txt").unlink()
+    (finding,) = verify(tmp_path, [spec])
+    assert finding.flaws == (f"{root / 'wnids.txt'} is missing",)
+
+
 def test_many_altered_files_are_one_flaw(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(archives, "_MANY", 2)
     small = make("tiny-imagenet")

@@ -18,9 +18,9 @@ from perdure.data.spec import Contents, DataError, File, Layout
 from perdure.files import DamagedError, read_bytes
 
 _MAX_SMALL = 2**20
-"""Bytes of a file in a folder with a checksum that the decoder does not read."""
+"""Largest size of a file in a folder with a checksum that the decoder does not read."""
 _MANY = 100
-"""Files that are reported one by one."""
+"""Largest number of files that are reported one by one."""
 
 
 class FolderChecksum(NamedTuple):
@@ -30,24 +30,32 @@ class FolderChecksum(NamedTuple):
     expected: str
     found: dict[str, bytes]
 
+    def matches(self) -> bool:
+        """Whether the files read so far are the published ones."""
+        return self._total() == self.expected
+
     def flaws(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
-        """What is wrong if the files that were read are not the published ones.
+        """What is wrong with the files of the folder, which do not match so far.
 
         Args:
             contents: All files of the layout.
             known: First bytes of the checksum of each published file. With these, the files that
                 differ are named; those that have not been read so far are.
         """
+        flaws = self._differing(contents, known)
+        if flaws or self.matches():  # all known files have now been read
+            return flaws
+        return [
+            f"{self.folder} differs from the published files: the checksum of its "
+            f"{len(self.found)} files is {self._total()}, expected {self.expected}"
+        ]
+
+    def _total(self) -> str:
         algorithm = self.expected.partition(":")[0]
         total = _new_hash(algorithm)
         for name, digest in sorted(self.found.items()):
             total.update(name.encode("utf-8", "surrogateescape") + b"\0" + digest)
-        if f"{algorithm}:{total.hexdigest()}" == self.expected:
-            return []
-        return self._differing(contents, known) or [
-            f"{self.folder} differs from the published files: the checksum of its "
-            f"{len(self.found)} files is {algorithm}:{total.hexdigest()}, expected {self.expected}"
-        ]
+        return f"{algorithm}:{total.hexdigest()}"
 
     def _differing(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
         """The published files that are missing or altered, and additional files next to them."""

@@ -255,9 +255,11 @@ class _Location(NamedTuple):
         self, contents: Contents, checksums: Sequence[FolderChecksum], *, decoded: bool
     ) -> list[str]:
         """How folders differ from the published ones, as far as that is known."""
+        wrong = [checksum for checksum in checksums if not checksum.matches()]
+        published = self.spec.checksums() if wrong else {}
         flaws = []
-        for checksum in checksums:
-            known = self.spec.checksums().get(checksum.folder.name, {})
+        for checksum in wrong:
+            known = published.get(checksum.folder.name, {})
             if decoded or known:  # otherwise, files may not have been read
                 flaws += checksum.flaws(contents, known)
         return flaws
