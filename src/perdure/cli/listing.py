@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import dataclass
 
 from rich.table import Table
@@ -10,6 +9,7 @@ from rich.table import Table
 from perdure import catalog, presets
 from perdure.cli.options import Folder, check_data_folder
 from perdure.data import DATASETS, locate
+from perdure.data.loading import download_command
 from perdure.results.terminal import show
 
 
@@ -35,8 +35,7 @@ def show_list(options: ListOptions) -> int:
     datasets = Table("dataset", "location", title="Datasets")
     for name, spec in DATASETS.items():
         location = "comes with perdure" if spec.bundled else locate(name, options.data)
-        place = "" if options.data is None else f" --data {shlex.quote(str(options.data))}"
-        missing = f"not found; download: perdure data fetch {name}{place}"
+        missing = f"not found; download: {download_command(name, options.data)}"
         datasets.add_row(name, str(location or missing))
     show(methods, streams, datasets)
     return 0

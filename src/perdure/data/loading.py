@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -28,10 +28,10 @@ def load(
 ) -> Dataset:
     """Load a dataset after verifying its files.
 
-    Files are decoded once; later calls map the decoded arrays from the cache.
-    Writing to the tensors changes only the memory of this process. Files whose size and
-    modification time have not changed since they were verified are not verified again. The decoded
-    arrays are verified against their checksum once a day of use.
+    Files are decoded once; later calls map the decoded arrays from the cache. Writing to the
+    tensors changes only the memory of this process. Files whose size and modification time have not
+    changed since they were verified are not verified again. The decoded arrays are verified against
+    their checksum once a day of use.
 
     Args:
         name: Name of a dataset (see `DATASETS`), or a `Spec` of your own.
@@ -110,11 +110,11 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
     roots = _roots(spec, root)
     for folder in roots:
         for base in (folder.parent, folder.parent.parent):
-            if _is_complete(spec, base) and folder.is_dir():
+            if folder.is_dir() and _copies(spec, base, all):
                 return f"{spec.name} is not in {folder}; set --data to {base}, which contains it"
     places = dict.fromkeys(str(_path(layout, Path())) for layout in spec.layouts)
     places.pop(".", None)
-    command = _command(spec, roots[-1])
+    command = download_command(spec, root)
     download = f"download it with `{command}`, or " if command else ""
     return (
         f"{spec.name} is not in {' or '.join(map(str, roots))}; "
@@ -122,11 +122,15 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
     )
 
 
-def _is_complete(spec: Spec, root: Path) -> bool:
-    """Whether all files of one of the layouts are in the folder."""
-    return any(
-        all(os.path.exists(root / file.path) for file in layout.files) for layout in spec.layouts
-    )
+def download_command(name: str | Spec, root: Path | str | None = None) -> str:
+    """The command that downloads a dataset to where `load` finds it; empty for your own.
+
+    Args:
+        name: Name of a dataset, or a `Spec` of your own.
+        root: The only folder to search, as for `load`.
+    """
+    spec = find_spec(name)
+    return _command(spec, _roots(spec, root)[-1])
 
 
 class Finding(NamedTuple):
@@ -312,15 +316,18 @@ def _counted(contents: Contents, spec: Spec, on_progress: OnProgress) -> Content
 def _find(spec: Spec, root: Path | str | None) -> list[_Location]:
     """Copies in the first folder with files of the dataset: the complete ones, or the first."""
     for folder in _roots(spec, root):
-        for enough in (all, any):
-            found = [
-                _Location(spec, folder, layout)
-                for layout in spec.layouts
-                if enough(os.path.exists(folder / file.path) for file in layout.files)
-            ]
-            if found:
-                return found if enough is all else found[:1]
+        if found := _copies(spec, folder, all) or _copies(spec, folder, any)[:1]:
+            return found
     return []
+
+
+def _copies(spec: Spec, folder: Path, enough: Callable[[Iterable[bool]], bool]) -> list[_Location]:
+    """The copies in a folder of which all files are there, or any."""
+    return [
+        _Location(spec, folder, layout)
+        for layout in spec.layouts
+        if enough(os.path.exists(folder / file.path) for file in layout.files)
+    ]
 
 
 def _roots(spec: Spec, root: Path | str | None) -> list[Path]:
