@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from numbers import Real
 from typing import Any
 
@@ -51,8 +51,31 @@ def is_number(value: object) -> bool:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether a value contains others and is not text."""
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes)
+    """Return whether a value contains others and is not text.
+
+    >>> import numpy as np
+    >>> is_list((1, 2)), is_list("text"), is_list(np.array(1))
+    (True, False, False)
+    """
+    if isinstance(value, str | bytes):
+        return False
+    try:
+        iter(value)
+    except TypeError:  # also of arrays without dimensions, although they are Iterable
+        return False
+    return True
+
+
+def as_list(name: str, value: Any, expected: str) -> list[Any]:
+    """Return an argument as a list; ValueError unless it contains others and is not text.
+
+    >>> as_list("features", "km", "a list of columns")
+    Traceback (most recent call last):
+    ValueError: features is 'km'; expected a list of columns
+    """
+    if not is_list(value):
+        raise ValueError(f"{name} is {value!r}; expected {expected}")
+    return list(value)
 
 
 def is_unicode(text: str) -> bool:

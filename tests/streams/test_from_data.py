@@ -143,12 +143,15 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"tasks": [0, 1]}, "expected a list of row numbers"),
     ({"tasks": "abc"}, "expected a list of row numbers"),
     ({"groups": 2}, "groups is 2"),
-    ({"groups": [0, 1]}, r"groups is \[0, 1\]"),
+    ({"groups": [0, 1]}, "a task in groups is 0"),
     ({"shuffle": "no"}, "shuffle is 'no'"),
     ({"drop_last": "no"}, "drop_last is 'no'"),
     ({"tasks": [[None]]}, "expected a list of row numbers"),
     ({"tasks": [[[0], [1, 2]]]}, "expected a list of row numbers"),
     ({"tests": 5}, "tests is 5"),
+    ({"tests": np.array(5)}, r"tests is array\(5\)"),
+    ({"groups": np.array(5)}, r"groups is array\(5\)"),
+    ({"keep_together": np.array(5)}, "keep_together is 5"),
     ({"classes": "4"}, "classes is '4'"),
     ({"classes": 4.0}, "classes is 4.0"),
     ({"class_names": "abcd"}, "class_names is 'abcd'"),
@@ -318,9 +321,13 @@ def test_classes_that_no_test_has_produce_a_warning() -> None:
 
 
 def test_a_dataset_that_cannot_be_indexed_is_refused() -> None:
-    items: Any = ((torch.rand(3), 0) for _ in range(4))
-    with pytest.raises(ValueError, match="map-style"):
-        from_dataset(items)
+    items = ((torch.rand(3), 0) for _ in range(4))
+    bad: list[Any] = [items, {"x": torch.rand(4, 3), "labels": [0] * 4}]
+    for wrong in bad:
+        with pytest.raises(ValueError, match="map-style"):
+            from_dataset(wrong)
+    with pytest.raises(ValueError, match="tests is 5"):
+        from_dataset([(torch.rand(3), 0)], tests=5)  # type: ignore[arg-type]
 
 
 def test_many_missing_labels_are_refused_unless_the_classes_are_given() -> None:

@@ -158,6 +158,8 @@ def test_frames_of_one_video_stay_together(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_is_said(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="keep_together is 5"):
+        from_image_folder(tmp_path, keep_together=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="is not a folder"):
         from_image_folder(tmp_path / "none")
     with pytest.raises(ValueError, match="contains no images"):

@@ -124,8 +124,13 @@ def test_columns_without_single_values_are_refused(tmp_path: Path) -> None:
             from_table({"x": [cell] * 20, "kind": ["a", "b"] * 10}, "kind")
     with pytest.raises(ValueError, match="no column 'kind'"):
         from_table([], "kind")
-    with pytest.raises(ValueError, match="no column None"):
-        from_table(RIDES, None)  # type: ignore[arg-type]
+    for column in (None, ["kind"]):
+        with pytest.raises(ValueError, match="no column"):
+            from_table(RIDES, column)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="categorical is None"):
+        from_table(RIDES, "kind", categorical=None)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="'x' is a single value"):
+        from_table({"x": np.array(5), "kind": ["a", "b"]}, "kind")
     arrow = pytest.importorskip("pyarrow", reason="optional package not installed")
     parquet = pytest.importorskip("pyarrow.parquet", reason="optional package not installed")
     days = arrow.array([2**30] * 20, arrow.date32())  # no date of Python
@@ -422,7 +427,8 @@ def test_the_encoder_encodes_new_rows_as_the_stream_did(tmp_path: Path) -> None:
             loaded.encode(wrong)
     with pytest.raises(ValueError, match="label 2"):
         loaded.decode([2])
-    for scores in (torch.rand(2, 2), torch.tensor(1), [0.5]):
+    logits = torch.rand(2, 2, requires_grad=True)
+    for scores in (logits, logits.bfloat16(), torch.tensor(1), [0.5]):
         with pytest.raises(ValueError, match=r"learner\.predict"):
             loaded.decode(scores)  # type: ignore[arg-type]
 

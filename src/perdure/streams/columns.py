@@ -5,12 +5,14 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from perdure.arguments import is_list
 
 MISSING = frozenset(("", "na", "n/a", "nan", "-nan", "null", "none"))
 """Cells of a CSV file that count as missing, in any case."""
@@ -28,7 +30,7 @@ def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
         if not path.is_file():
             raise ValueError(f"{path} is not a file")
         return _read_parquet(path) if path.suffix.lower() in PARQUET else _read_csv(path)
-    if isinstance(table, Mapping) and table and all(map(_is_cell, table.values())):
+    if isinstance(table, Mapping) and table and not any(map(is_list, table.values())):
         table = [table]
     if isinstance(table, list | tuple) and all(isinstance(row, Mapping) for row in table):
         names = list(dict.fromkeys(name for row in table for name in row))
@@ -37,7 +39,7 @@ def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
     if len(set(names)) < len(names):
         raise ValueError("the table has two columns with the same name")
     if isinstance(table, Mapping):
-        if single := [name for name, values in table.items() if _is_cell(values)]:
+        if single := [name for name, values in table.items() if not is_list(values)]:
             raise ValueError(f"column {single[0]!r} is a single value; expected a list of values")
         columns: dict[str, Sequence[Any]] = {
             str(name): list(values) for name, values in table.items()
@@ -52,11 +54,6 @@ def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
     if len({len(values) for values in columns.values()}) > 1:
         raise ValueError("the columns of the table have different lengths")
     return columns
-
-
-def _is_cell(value: Any) -> bool:
-    """Whether a value is a single one, not a column."""
-    return isinstance(value, str | bytes) or not isinstance(value, Iterable)
 
 
 _QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*+"', re.MULTILINE)

@@ -16,7 +16,7 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from perdure.arguments import is_list, is_unicode
+from perdure.arguments import as_list, is_unicode
 from perdure.files import read_bytes, write_atomic
 from perdure.streams.columns import texts_of
 
@@ -60,7 +60,7 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
         Raises:
             ValueError: If these are no labels, or one has no name.
         """
-        found = labels.cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        found = np.asarray(labels.tolist() if isinstance(labels, Tensor) else labels)
         if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
             raise ValueError(
                 f"labels are {found.dtype} {list(found.shape)}; expected integers [n], such as "
@@ -83,9 +83,8 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
         Raises:
             ValueError: If the encoder does not know a name, or if one is missing.
         """
-        if not is_list(names):
-            raise ValueError(f"names is {names!r}; expected a list of names")
-        return labels_of(texts_of(list(names), "names"), self.class_names, "the encoder")
+        texts = texts_of(as_list("names", names, "a list of names"), "names")
+        return labels_of(texts, self.class_names, "the encoder")
 
     def save(self, path: str | Path) -> None:
         """Write the encoder to a JSON file.

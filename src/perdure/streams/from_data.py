@@ -15,7 +15,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from perdure.arguments import as_count, as_whole, check_choices, is_list
+from perdure.arguments import as_count, as_list, as_whole, check_choices, is_list
 from perdure.records import Samples
 from perdure.streams.augment import Scale
 from perdure.streams.encoder import first_names
@@ -103,8 +103,7 @@ def from_tensors(
     if classes is None:
         classes = int(train.labels.max()) + 1
         _check_gaps(train.labels, classes)
-    if not is_list(class_names):
-        raise ValueError(f"class_names is {class_names!r}; expected a list of names")
+    class_names = tuple(map(str, as_list("class_names", class_names, "a list of names")))
     if class_names and len(class_names) != classes:
         raise ValueError(f"there are {len(class_names)} class names for {classes} classes")
     n = len(train.labels)
@@ -130,7 +129,7 @@ def from_tensors(
         name=name,
         data="own",
         classes=classes,
-        class_names=tuple(map(str, class_names)),
+        class_names=class_names,
         shape=shape,
         tasks=parts,
         tests=held_out,
@@ -201,6 +200,8 @@ def from_dataset(
     >>> stream.classes, stream.shape, stream.tasks[0].steps(4)
     (2, (1, 8, 8), 2)
     """
+    if tests is not None:
+        tests = as_list("tests", tests, "a test dataset for each task")
     inputs, labels = _collect(dataset, "dataset")
     return from_tensors(
         inputs,
@@ -361,8 +362,7 @@ def make_tests(
     if test is not None and tests is not None:
         raise ValueError("give either test (for the stream) or tests (one for each task), not both")
     if tests is not None:
-        if not is_list(tests):
-            raise ValueError(f"tests is {tests!r}; expected test data for each task")
+        tests = as_list("tests", tests, "test data for each task")
         if len(tests) != len(names):
             raise ValueError(f"there are {len(tests)} tests for {len(names)} tasks")
         return [
@@ -393,9 +393,13 @@ def _as_groups(groups: Any) -> list[list[int]] | None:
     """The classes of each task as ints; ValueError if there is anything else."""
     if groups is None:
         return None
-    if not (is_list(groups) and all(map(is_list, groups))):
-        raise ValueError(f"groups is {groups!r}; expected a list of classes for each task")
-    return [[as_whole("a class in groups", label) for label in group] for group in groups]
+    return [
+        [
+            as_whole("a class in groups", label)
+            for label in as_list("a task in groups", group, "a list of classes")
+        ]
+        for group in as_list("groups", groups, "a list of classes for each task")
+    ]
 
 
 def _task_rows(
@@ -453,7 +457,8 @@ def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
 
 def _collect(dataset: MapDataset, what: str) -> tuple[Inputs, npt.NDArray[Any]]:
     """The inputs of a dataset, as a structure of tensors, and the labels."""
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+    indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
+    if not indexed or isinstance(dataset, Mapping):
         raise ValueError(
             f"the {what} is of type {type(dataset).__name__}; expected a map-style dataset, which "
             "has a length and returns items by index"

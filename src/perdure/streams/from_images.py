@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 from torch import Tensor
 
-from perdure.arguments import as_count, check_choices
+from perdure.arguments import as_count, check_callable, check_choices
 from perdure.records import Samples
 from perdure.streams.encoder import FORMATS, Encoder, ImageEncoder, first_names, labels_of
 from perdure.streams.holdout import as_ids
@@ -95,6 +95,7 @@ def from_image_folder(
         raise ValueError(f"{root} is not a folder")
     check_choices((True, False, None), grayscale=grayscale)
     check_choices((True, False), drop_last=drop_last)
+    check_callable("keep_together", keep_together)
     reader = _reader(size, grayscale, encoder)
     by_folder = tasks == "folders"
     if isinstance(tasks, str) and not by_folder:

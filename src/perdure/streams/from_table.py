@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 import torch
 
-from perdure.arguments import as_count, check_choices, is_list
+from perdure.arguments import as_count, as_list, check_choices
 from perdure.records import Samples
 from perdure.streams.columns import is_missing, read_columns, texts_of
 from perdure.streams.encoder import Encoder, first_names, labels_of, places_of, plain
@@ -107,9 +107,9 @@ def from_table(
     check_choices(("first task", "all tasks", "no"), standardise=standardise)
     check_choices((True, False), drop_last=drop_last, shuffle=shuffle)
     max_categories = as_count("max_categories", max_categories)
-    for argument, listed in {"features": features, "categorical": categorical}.items():
-        if listed is not None and not is_list(listed):
-            raise ValueError(f"{argument} is {listed!r}; expected a list of columns")
+    if features is not None:
+        features = as_list("features", features, "a list of columns")
+    categorical = as_list("categorical", categorical, "a list of columns")
     if tasks is not None and chunks is not None:
         raise ValueError("give either tasks or chunks, not both")
     if test is not None and test_share is not None:
@@ -122,9 +122,9 @@ def from_table(
     if encoder is not None:
         used = [column.name for column in encoder.columns]
     else:
-        used = [c for c in columns if c not in special] if features is None else list(features)
+        used = [c for c in columns if c not in special] if features is None else features
     for column in (*special, *used, *categorical):
-        if column not in columns:
+        if not isinstance(column, str) or column not in columns:
             found = ", ".join(columns) or "none"
             raise ValueError(f"the table has no column {column!r}; it has {found}")
     if target in used:

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from perdure.arguments import is_list, is_number
+from perdure.arguments import as_list, is_number
 from perdure.randomness import generator
 
 
@@ -80,9 +80,8 @@ def as_ids(values: Sequence[Hashable] | Tensor | npt.NDArray[np.generic], n: int
     >>> as_ids(["anna", "ben", "anna"], 3)
     tensor([0, 1, 0])
     """
-    if not is_list(values):
-        raise ValueError(f"keep_together is {values!r}; expected a value for each sample")
-    found = values.tolist() if isinstance(values, Tensor | np.ndarray) else list(values)
+    plain = values.tolist() if isinstance(values, Tensor | np.ndarray) else values
+    found = as_list("keep_together", plain, "a value for each sample")
     if len(found) != n:
         raise ValueError(f"keep_together has {len(found)} values for {n} training samples")
     known: dict[Hashable, int] = {}

@@ -63,9 +63,10 @@ class Layout:
                     raise ValueError(
                         f"tasks has {task!r}; expected a list of classes for each task"
                     )
+                task = list(task)
                 group = [find_place(as_text(name) or str(name), places) for name in task]
                 if None in group:
-                    unknown, known = list(task)[group.index(None)], first_names(classes)
+                    unknown, known = task[group.index(None)], first_names(classes)
                     raise ValueError(f"tasks has the class {unknown!r}; the data has {known}")
                 groups.append([label for label in group if label is not None])
             counts = Counter(label for group in groups for label in group)
