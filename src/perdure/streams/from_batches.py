@@ -11,7 +11,7 @@ import torch
 from perdure.records import Samples
 from perdure.state import State, Stateful
 from perdure.streams.augment import Scale
-from perdure.streams.from_data import Pair, check_samples, make_tests
+from perdure.streams.pairs import Pair, check_samples, make_tests
 from perdure.streams.stream import Augment, ComposedTask, Normaliser, Stream, Task, tensor_bytes
 from perdure.structures import as_shape
 

@@ -15,7 +15,7 @@ from perdure.arguments import as_count, is_list
 from perdure.records import Samples
 from perdure.streams.columns import as_text
 from perdure.streams.encoder import Encoder, find_place, first_names, places_of
-from perdure.streams.from_data import from_tensors
+from perdure.streams.from_tensors import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
 

@@ -20,7 +20,7 @@ from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
-from perdure.streams.from_data import Pair, as_pair
+from perdure.streams.pairs import Pair, as_pair
 from perdure.streams.stream import ComposedTask
 from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
 from perdure.training.callbacks import Callback, ProgressCheck
