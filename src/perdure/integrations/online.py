@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from perdure.learners import CLSER, Learner
 from perdure.networks import MLP
 from perdure.randomness import seeded_globally
-from perdure.streams.encoder import LIMIT
+from perdure.streams.table_encoder import LIMIT
 from perdure.structures import as_tensors
 
 Floats = NDArray[np.float64]

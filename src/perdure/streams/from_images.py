@@ -13,8 +13,9 @@ from torch import Tensor
 
 from perdure.arguments import as_count, check_callable, check_choices
 from perdure.records import Samples
-from perdure.streams.encoder import FORMATS, Encoder, ImageEncoder, first_names, labels_of
+from perdure.streams.encoder import Encoder, first_names, labels_of
 from perdure.streams.holdout import as_ids
+from perdure.streams.image_encoder import FORMATS, ImageEncoder
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, warn_of_single_class
 from perdure.streams.stream import Augment, Normaliser, Stream
 

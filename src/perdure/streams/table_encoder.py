@@ -26,7 +26,6 @@ from perdure.streams.columns import (
     shorten,
 )
 from perdure.streams.encoder import (
-    LIMIT,
     Encoder,
     check_names,
     find_place,
@@ -34,6 +33,9 @@ from perdure.streams.encoder import (
     places_of,
 )
 
+LIMIT = 10.0
+"""Largest standardised value. A column that hardly varies in the first task may vary later, by
+hundreds of its standard deviations; training would diverge."""
 CLIPPED_SHARE = 0.1
 """Share of the training values of a column that may exceed the limit without a warning. In sparse
 columns, such as pixels at the border of images, a few per cent exceed it without harm."""
