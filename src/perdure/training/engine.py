@@ -232,10 +232,11 @@ class _CapturedLearner(_Repeated):
     def _first_steps(self, batch: Samples) -> None:
         """Run a step that is not known to be replayed without torch's global generator."""
         warm = self.repeated >= self.engine.warm_steps
-        self.fallback = self.fallback or _obstacle(self.learner)  # steps may show that there is one
         if warm and self.key != self.recorded_key and not self.fallback:
-            with self._compiled():
-                self._capture(batch)
+            self.fallback = _obstacle(self.learner)  # the first steps may have shown one
+            if not self.fallback:
+                with self._compiled():
+                    self._capture(batch)
         if self.graph is not None and self.key == self.recorded_key:
             before = global_state(self.engine.device)
             self._replay(self.graph, batch)
