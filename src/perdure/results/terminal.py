@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -64,11 +65,12 @@ def results_table(
     """
     streams = {setting.config.stream for setting in settings}
     windows = [setting.prequential_window for setting in settings]
+    unusual = _unusual(settings)
     columns = {
         "stream": len(streams) > 1,
         "method": True,
         "buffer": any(s.config.buffer for s in settings),
-        "settings": any(s.config.unusual("method") or _conditions(s, settings) for s in settings),
+        "settings": any(unusual),
         "seeds": True,
         "network": by_predictor,
         "Class-IL": any(s.spread() for s in settings) or not any(windows),
@@ -85,7 +87,7 @@ def results_table(
     for name in (name for name, used in columns.items() if used):
         found.add_column(name, justify="left" if name in left else "right", overflow="fold")
     previous = None
-    for setting in settings:
+    for setting, differences in zip(settings, unusual, strict=True):
         config = setting.config
         if previous not in (None, config.stream):
             found.add_section()
@@ -93,12 +95,11 @@ def results_table(
             figures = setting.figures(predictor, table) or setting.figures(predictor)
             task_il = setting.task_il_figure(predictor)
             made, wanted = len(setting.runs), (planned or {}).get(config.hash)
-            unusual = {**_conditions(setting, settings), **config.unusual("method")}
             cells = {
                 "stream": escape(config.stream) if previous != config.stream else "",
                 "method": escape(config.method_title),
                 "buffer": config.buffer or "–",
-                "settings": escape("\n".join(in_words(*item) for item in unusual.items())),
+                "settings": escape("\n".join(in_words(*item) for item in differences.items())),
                 "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
                 "network": escape(predictor),
                 "Class-IL": spread_text(setting.spread(predictor)),
@@ -120,18 +121,28 @@ def results_table(
     return found
 
 
-def _conditions(setting: Setting, settings: Sequence[Setting]) -> dict[str, Any]:
-    """The network and the seed of the stream, if they vary between settings of its stream."""
+def _unusual(settings: Sequence[Setting]) -> list[dict[str, Any]]:
+    """Of each setting, what is unusual, and the conditions that vary on its stream."""
+    configs = [setting.config for setting in settings]
+    values = defaultdict(set)
+    for config in configs:
+        for name, value in _conditions(config).items():
+            values[config.stream, name].add(value)
+    return [
+        {
+            **{n: v for n, v in _conditions(c).items() if len(values[c.stream, n]) > 1},
+            **c.unusual("method"),
+        }
+        for c in configs
+    ]
 
-    def conditions(config: RunConfig) -> dict[str, Any]:
-        entry = catalog.STREAMS.get(config.stream)
-        own = None if entry is None else entry.seed
-        seed = own if config.stream_seed is None else config.stream_seed
-        return {"network": config.network, "stream_seed": seed}
 
-    others = [conditions(s.config) for s in settings if s.config.stream == setting.config.stream]
-    found = conditions(setting.config)
-    return {name: v for name, v in found.items() if any(other[name] != v for other in others)}
+def _conditions(config: RunConfig) -> dict[str, Any]:
+    """The network and the seed of the stream."""
+    seed, entry = config.stream_seed, catalog.STREAMS.get(config.stream)
+    if seed is None and entry is not None:
+        seed = entry.seed
+    return {"network": config.network, "stream_seed": seed}
 
 
 _BY_NETWORK = (
