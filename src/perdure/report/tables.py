@@ -368,11 +368,11 @@ def _sensitivity(collection: Collection) -> Iterator[Table]:
                 for setting, found in zip(settings, values, strict=True)
             ]
             buffer = f", buffer {size}" if size else ""
-            subject = f"{method_title(method)} on {comparison.name}{buffer}"
             in_paper = any(s.figures(name, "S3") for s in settings for name in s.predictors)
+            what = "Table S3: sensitivity" if in_paper else "Sensitivity"
             yield Table.make(
                 f"table-S3-{comparison.name}-{method}-{size or None}",
-                f"{'Table S3: s' if in_paper else 'S'}ensitivity of {subject}",
+                f"{what} of {method_title(method)} on {comparison.name}{buffer}",
                 "Accuracy in percent with other hyperparameters; those without a column are the "
                 "same in every row.",
                 rows,
