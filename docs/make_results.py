@@ -287,11 +287,11 @@ def best_component(rows: Sequence[Row]) -> str:
         if best.mean > stable:
             place = f"{row.config.stream} with a buffer of {row.buffer}"
             others.append(f"{place} ({name}, by {best.mean - stable:.2f})")
-    *first, last = others
-    return (
+    found = (
         f"The stable network has the highest mean of the three in {settings - len(others)} of "
-        f"{settings} settings. Another one is better on {', '.join(first)} and {last}."
+        f"{settings} settings."
     )
+    return f"{found} Another one is better on {'; '.join(others)}." if others else found
 
 
 def sensitivity(rows: Sequence[Row]) -> str:
