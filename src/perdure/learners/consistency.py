@@ -47,7 +47,7 @@ class _SharedDraws:
         """State of the generator after the first network, if that has drawn anything."""
 
     def repeat(self) -> bool:
-        """Draw the numbers of the first network once more; return whether it has drawn any."""
+        """Return to the draws of the first network; return whether it has drawn anything."""
         if self._after is None:
             now = global_state(self._device)
             if _content(now) == _content(self._before):
@@ -70,8 +70,8 @@ def _content(state: Tensor) -> bytes:
 class ConsistentReplay(ReplayLearner):
     """Equation 1: L = CE(f(X), Y) + λ MSE(f(X_m), Z), where Z are the memories' replay logits.
 
-    All networks draw the same dropout masks for X_m. With separate masks, the loss would also
-    punish their noise, and the surer of two memories would often be the one with a lucky mask.
+    All networks draw the same dropout masks for X_m. With separate masks, the loss would include
+    the differences between the masks, and these would often decide which memory provides a row.
     """
 
     replays_with_batch = True
@@ -80,7 +80,7 @@ class ConsistentReplay(ReplayLearner):
     _lags = 0
     """Successive checks that showed a lag; -1 after the warning."""
     _shared_draws: _SharedDraws | None = None
-    """Of the step under way, unless its networks draw nothing or cannot share."""
+    """Draws of the current step; None if its networks draw nothing or cannot share."""
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1.
@@ -129,7 +129,7 @@ class ConsistentReplay(ReplayLearner):
         return replayed, self.logits(x)
 
     def _may_share_draws(self) -> bool:
-        """Whether networks may draw; in a CUDA graph, draws cannot be repeated."""
+        """Whether draws can be repeated, unlike in a CUDA graph, and several networks may draw."""
         captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         return not (captured or self.forward_batches.per_sample)
 
