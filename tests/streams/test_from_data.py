@@ -314,7 +314,7 @@ def test_classes_that_no_test_has_produce_a_warning() -> None:
     one = (inputs[:2], labels[:2])
     with pytest.warns(UserWarning, match="no test has samples of classes 2, 3"):
         from_tensors(inputs, labels, test=one)
-    with pytest.warns(UserWarning, match="no test has samples of class 2,"):
+    with pytest.warns(UserWarning, match="no test has samples of class 2;"):
         from_tensors(inputs, labels, tasks=[[0, 1, 2], [4, 5]], tests=[one, one])
     from_tensors(inputs, labels, tasks=[[0, 1], [4, 5]], tests=[one, one])
     from_tensors(inputs, labels)  # no tests at all

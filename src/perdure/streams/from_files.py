@@ -44,7 +44,7 @@ def stream_from_files(kind: str, text: str) -> Stream:
     if not path.strip():
         raise ValueError(f"the path is missing; write {kind}:PATH")
     if not is_unicode(text):
-        raise ValueError("the path is not valid UTF-8, so that a run cannot record it; rename it")
+        raise ValueError("the path is not valid UTF-8, so a run cannot record it; rename it")
     values: dict[str, Any] = {}
     for setting in settings:
         name, sign, value = setting.partition("=")

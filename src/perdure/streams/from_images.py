@@ -200,7 +200,7 @@ def _warn_of_other_folders(root: Path) -> None:
     folders = sorted(path.name for path in root.glob("[!.]*") if path.is_dir())
     if others := [name for name in folders if name not in ("train", "test")]:
         warnings.warn(
-            f"{root} has a folder train, so that only train and test are read; left out: "
+            f"{root} has a folder train, so only train and test are read; left out: "
             f"{first_names(others)}",
             stacklevel=3,
         )

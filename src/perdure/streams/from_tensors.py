@@ -181,7 +181,7 @@ def _warn_of_untested(
     if tests and found - tested:
         names = [class_names[c] if class_names else c for c in sorted(found - tested)]
         warnings.warn(
-            f"no test has samples of class{'es' * (len(names) > 1)} {first_names(names)}, so that "
+            f"no test has samples of class{'es' * (len(names) > 1)} {first_names(names)}; "
             "accuracies do not cover them",
             UserWarning,
             stacklevel=3,
