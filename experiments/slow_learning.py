@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from sklearn.datasets import load_digits
@@ -83,15 +83,15 @@ STREAMS: dict[str, Callable[[int, torch.Generator], Data]] = {
 
 
 def run(
-    kind: type[Learner], stream: str, create: Create, passes: int, seed: int
+    method: Callable[..., Learner], stream: str, create: Create, passes: int, seed: int
 ) -> tuple[int, list[float]]:
     """The number of steps, and the accuracy of the default predictor and the working network."""
     data = STREAMS[stream](passes, torch.Generator().manual_seed(seed))
     torch.manual_seed(seed)
     outputs = int(data.labels.max()) + 1
     network = nn.Sequential(nn.Linear(data.inputs.shape[1], 64), nn.ReLU(), nn.Linear(64, outputs))
-    given: dict[str, Any] = {"optimizer": create(network.parameters()), "buffer_size": 200}
-    learner = kind(network, seed=seed, **given)
+    optimizer = create(network.parameters())
+    learner = method(network, optimizer=optimizer, buffer_size=200, seed=seed)
     steps = 0
     for rows in data.train:
         for chosen in torch.split(rows, BATCH):

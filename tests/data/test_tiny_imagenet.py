@@ -68,10 +68,8 @@ def test_verify_compares_both_folders_with_their_checksums(tmp_path: Path) -> No
     for name in ("train/n02/images/n02_1.JPEG", "val/images/val_3.JPEG"):
         put(root / name, flipped((root / name).read_bytes()))
     (finding,) = verify(tmp_path, [small.spec])
-    assert [
-        f"{root / part} differs" in flaw
-        for part, flaw in zip(("train", "val"), finding.flaws, strict=True)
-    ] == [True, True]
+    for part, flaw in zip(("train", "val"), finding.flaws, strict=True):
+        assert flaw.startswith(f"{root / part} differs")
 
 
 def test_verify_names_missing_and_additional_images_and_files_that_are_none(
@@ -105,9 +103,8 @@ def test_altered_files_are_named_if_their_checksums_are_known(tmp_path: Path) ->
     for name in names:
         put(root / name, flipped((root / name).read_bytes()))
     (finding,) = verify(tmp_path, [spec])
-    assert [str(root / name) in f for name, f in zip(names, finding.flaws, strict=True)] == [
-        True
-    ] * 3
+    for name, flaw in zip(names, finding.flaws, strict=True):
+        assert str(root / name) in flaw
     with pytest.raises(DataError, match=rf"{names[0]} .*\(and 2 more\)"):
         load(spec, tmp_path)
 

@@ -279,9 +279,7 @@ def test_the_log_of_a_second_attempt_has_lines_as_often(
     events = [*attempt, at(7200.0), failed("killed", "retry"), *attempt]
     show(grid(tmp_path, Clock()), events, by_task=True)
     lines = capfd.readouterr().err.splitlines()
-    assert [("steps/s" in line, "killed" in line) for line in lines] == [
-        *[(True, False), (True, False), (False, True), (True, False)]
-    ]
+    assert ["killed" in line for line in lines] == [False, False, True, False]
 
 
 def test_names_are_cut_off_on_a_narrow_terminal(
