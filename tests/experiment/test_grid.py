@@ -103,14 +103,12 @@ def test_an_added_method_sees_the_stream_of_the_others(tmp_path: Path) -> None:
     assert [(cell.method, cell.stream_seed) for cell in added] == [("sgd", 1), ("sgd", 2)]
 
 
-@pytest.mark.parametrize("stream_seed", [None, "published"])
-def test_a_method_without_a_published_stream_is_added_with_a_note(stream_seed: str | None) -> None:
+def test_a_method_without_a_published_stream_is_added_with_a_note() -> None:
     part = select(
         paper_grid("s1"),
         streams=["gcil-cifar100-uniform"],
         methods=["clser", "er", "er-ace", "sgd"],
         buffer_sizes=[200, 500],
-        stream_seed=stream_seed,
     )
     assert {(cell.method, cell.buffer_size, cell.stream_seed) for cell in part.cells} == {
         *(("clser", size, "published") for size in (200, 500)),
@@ -119,6 +117,15 @@ def test_a_method_without_a_published_stream_is_added_with_a_note(stream_seed: s
         ("sgd", None, None),  # the paper's runs saw the stream's own composition
     }
     assert {cell.method for cell in part.cells if cell.note} == {"er-ace"}
+
+
+def test_a_published_stream_that_is_asked_for_is_not_replaced() -> None:
+    part = select(paper_grid("table3"), methods=["er", "er-ace"], stream_seed="published")
+    assert {(cell.method, cell.stream_seed) for cell in part.cells} == {
+        ("er", "published"),
+        ("er-ace", "published"),  # refused when the cell is resolved
+    }
+    assert not any(cell.note for cell in part.cells)
 
 
 def test_notes_of_a_setting_are_those_of_its_runs(tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ def select(
 
     Methods that the grid does not have are added, on its streams and with its buffer sizes. Where
     it uses published streams, an added method gets its own, or the default stream and a note if
-    the paper has no run of it.
+    the paper has no run of it and `stream_seed` is None.
     Settings without a memory have any buffer size. `where` selects values of hyperparameters,
     and `seeds` replaces all seeds. `stream_seed` replaces that of all streams that have one.
     """
@@ -199,7 +199,8 @@ def select(
     added = []
     if methods is not None:
         present = {cell.method for cell in grid.cells}
-        added = _added([method for method in methods if method not in present], cells)
+        new = [method for method in methods if method not in present]
+        added = _added(new, cells, substitute=stream_seed is None)
         cells = [cell for cell in cells if cell.method in methods]
     for name, values in (where or {}).items():
         varied = [cell.given[name] for cell in grid.cells if name in cell.given]
@@ -223,11 +224,14 @@ def _check_known(grid: Grid, what: str, wanted: Sequence[Any], known: Sequence[A
             raise ValueError(f"{grid.name} has no {what} {value}; it has {names}")
 
 
-def _added(methods: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
-    """Further methods on the streams and with the buffer sizes of these cells."""
+def _added(methods: Sequence[str], cells: Sequence[Cell], *, substitute: bool) -> list[Cell]:
+    """Further methods on the streams and with the buffer sizes of these cells.
+
+    With `substitute`, methods without a published stream get the default one.
+    """
     groups: dict[tuple[str, str | None, str | None, int | str | None], list[Cell]] = {}
     for cell in cells:
-        seed = None if cell.stream_seed == PUBLISHED else cell.stream_seed
+        seed = None if substitute and cell.stream_seed == PUBLISHED else cell.stream_seed
         groups.setdefault((cell.stream, cell.network, cell.seeds, seed), []).append(cell)
     added = []
     for method, (key, group) in itertools.product(methods, groups.items()):
@@ -235,7 +239,7 @@ def _added(methods: Sequence[str], cells: Sequence[Cell]) -> list[Cell]:
         found = [cell.buffer_size for cell in group if cell.buffer_size is not None]
         for size in found or [DEFAULT_BUFFER_SIZE] if _has_memory(method) else [None]:
             new = Cell(stream, method, size, {}, network, seeds, seed)
-            if any(cell.stream_seed == PUBLISHED for cell in group):
+            if substitute and any(cell.stream_seed == PUBLISHED for cell in group):
                 new = _on_published_stream(new)
             added.append(new)
     return added
