@@ -322,7 +322,7 @@ def _find(spec: Spec, root: Path | str | None) -> list[_Location]:
 
 
 def _copies(spec: Spec, folder: Path, enough: Callable[[Iterable[bool]], bool]) -> list[_Location]:
-    """The copies in a folder of which all files are there, or any."""
+    """The copies in a folder that have enough of their files: `all` or `any`."""
     return [
         _Location(spec, folder, layout)
         for layout in spec.layouts
