@@ -3,7 +3,8 @@
 Pages link to source files by relative path, which works wherever the repository is browsed. MkDocs
 knows only files in docs/, so each linked file becomes a page `source/PATH.md` in the site; a link
 to a folder becomes plain text. The page of all results is filled from the stored ones
-(`results_site.py`). `Doctests` shows the examples in docstrings as code.
+(`results_site.py`). A mean and its deviation stay on one line in tables. `Doctests` shows the
+examples in docstrings as code.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ import results_site
 ROOT = Path(__file__).parents[1]
 LINK = re.compile(r"\[([^\]\n]*)\]\(((?:\.\./)+[^)#\s]+)\)")
 DOCTEST = re.compile(r"^( *)(>>> .*(?:\n *\S.*)*)", re.MULTILINE)
+TABLE_LINE = re.compile(r"^\|.*$", re.MULTILINE)
+NO_BREAK = "\u00a0±\u00a0"
 PAGE = """---
 search:
   exclude: true
@@ -71,6 +74,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     if results_site.MARK in markdown:
         filled = results_site.rows_html(*results_site.stored())
         markdown = markdown.replace(results_site.MARK, filled)
+    markdown = TABLE_LINE.sub(lambda line: line[0].replace(" ± ", NO_BREAK), markdown)
     folder = posixpath.dirname(page.file.src_uri) or "."
 
     def replace(match: re.Match[str]) -> str:

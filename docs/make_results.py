@@ -4,11 +4,12 @@
 
 A table is written between `<!-- table NAME -->` and `<!-- end -->`, where NAME is a stream, a
 method, `components`, `best-component` (a sentence), `sensitivity`, `task-il`, `analyses` or
-`overview`. Its numbers come from the run folders in results/runs, and from results/mnist.jsonl for
-the MNIST streams. Tables whose names begin with `windows` compare them with results/windows.jsonl,
-and those whose names begin with `own-data` are tables of benchmarks/own_data.py, from
-results/own-data.jsonl. With --check, pages are not changed; the exit status is 1 if any table is
-out of date. `results_site.py` builds the page with all rows from the same records.
+`overview`. Its numbers come from the run folders in results/runs, from results/mnist.jsonl for the
+MNIST streams, and from results/cifar-float32.jsonl. Tables whose names begin with `windows` compare
+them with results/windows.jsonl, and those whose names begin with `own-data` are tables of
+benchmarks/own_data.py, from results/own-data.jsonl. With --check, pages are not changed; the exit
+status is 1 if any table is out of date. `results_site.py` builds the page with all rows from the
+same records.
 """
 
 from __future__ import annotations
@@ -40,6 +41,8 @@ SWEPT = ("consistency_weight", "stable_rate", "plastic_rate")
 OVERVIEW_STREAMS = ("s-mnist", "r-mnist", "p-mnist", "mnist-360", "s-cifar10")
 OVERVIEW_METHODS = ("joint", "clser", "mean-er", "derpp", "er", "sgd")
 OVERVIEW_BUFFER = 500
+SUMMARIES = ("mnist.jsonl", "cifar-float32.jsonl")
+"""Files in results with a line of means and standard deviations for each setting."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +120,7 @@ class Row:
 
 def read(folder: Path) -> list[Row]:
     """All results, by stream, method and buffer size."""
-    rows = read_summaries(folder / "mnist.jsonl")
+    rows = [row for name in SUMMARIES for row in read_summaries(folder / name)]
     for setting in collect([folder / "runs"]).settings:
         files = {f"seed {run.seed}": run.folder.path / "result.json" for run in setting.runs}
         rows.append(replace(_row(setting.config, setting.summary(), files), setting=setting))
@@ -140,7 +143,13 @@ def read_summaries(path: Path) -> list[Row]:
     """The lines of a file that `perdure reproduce` wrote; none if it does not exist."""
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     found = [json.loads(line) for line in lines]
-    return [_row(_config(s), s, {"all seeds": json.dumps(s, indent=1)}) for s in found]
+    return [_row(_config(s), s, {_label(s): json.dumps(s, indent=1)}) for s in found]
+
+
+def _label(summary: Mapping[str, Any]) -> str:
+    """What a summary contains; earlier versions did not store the accuracy of each seed."""
+    default, *_ = summary["predictors"].values()
+    return "all seeds" if "by_seed" in default["class_il"] else "mean of all seeds"
 
 
 def _config(summary: Mapping[str, Any]) -> RunConfig:
@@ -157,6 +166,7 @@ def _config(summary: Mapping[str, Any]) -> RunConfig:
         method=method,
         buffer_size=size,
         hyperparameters={**usual, **summary.get("departures", {})},
+        **{name: summary[name] for name in ("device", "precision", "engine") if name in summary},
     )
 
 

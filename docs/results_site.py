@@ -29,7 +29,7 @@ NO_FIGURE = {
 
 def rows_html(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> str:
     """A table with one row per setting, grouped by stream."""
-    head = ("method", "buffer", "ours", "seeds", "published", "verdict", "how it was made")
+    head = ("method, buffer", "ours", "seeds", "published", "verdict", "how it was made")
     lines = []
     for stream in dict.fromkeys(row.config.stream for row in rows):
         lines += [f"## {stream}", "", '<div class="all-results"><table><thead><tr>']
@@ -42,8 +42,7 @@ def rows_html(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> str:
 
 def _row(row: Row, reasons: Sequence[Mapping[str, Any]]) -> str:
     cells = [
-        escape(row.label),
-        row.buffer,
+        escape(row.label if row.config.buffer_size is None else f"{row.label}, {row.buffer}"),
         str(row.ours),
         str(len(row.seeds)),
         escape(published(row)).replace(" ± ", "&nbsp;±&nbsp;"),
@@ -72,6 +71,7 @@ def badge(row: Row, reasons: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
         for figure, other in zip(figures[1:], others, strict=True)
         if other.status != "agrees"
     ]
+    sentences += ["One seed."] if len(row.seeds) == 1 else []
     text, page = reason(row, reasons)
     if not agrees or (wide and page):
         sentences.append(escape(text))
@@ -122,7 +122,9 @@ def details(row: Row) -> str:
 
 def addresses(row: Row) -> dict[str, str]:
     """Where the site has the JSON files of a row, by label."""
-    name = re.sub(r"[^\w-]+", "-", f"{row.config.method}-{row.config.buffer_size}-{row.hash}")
+    size = row.config.buffer_size
+    named = (row.config.method, *(() if size is None else (size,)), row.hash)
+    name = re.sub(r"[^\w-]+", "-", "-".join(map(str, named)))
     folder = f"runs/{row.config.stream}/{name}"
     return {label: f"{folder}/{label.replace(' ', '-')}.json" for label in row.files}
 
