@@ -42,7 +42,8 @@ def layers(kind: str) -> nn.Module:
     if kind == "mlp":
         return nn.Sequential(nn.Flatten(), nn.Linear(36, 20), nn.ReLU(), nn.Linear(20, 4))
     width = nn.Conv2d(1, 6, 3, padding=1), nn.BatchNorm2d(6), nn.ReLU(), nn.MaxPool2d(2)
-    return nn.Sequential(*width, nn.Flatten(), nn.Dropout(0.2), nn.Linear(54, 4))
+    dropout = nn.Dropout(0.2 if kind == "cnn" else 0.0)
+    return nn.Sequential(*width, nn.Flatten(), dropout, nn.Linear(54, 4))
 
 
 def build(kind: type[Learner], network: str = "mlp", seed: int = 0, **other: object) -> Learner:
@@ -119,6 +120,33 @@ def test_networks_without_dropout_are_recorded_whatever_their_layers(
     )
     assert only(engine).recording is not None
     assert equal(eager, recorded)
+
+
+@pytest.mark.parametrize("kind", [CLSER, MeanER])
+def test_a_step_that_begins_to_share_draws_is_not_replayed(
+    kind: type[CLSER] | type[MeanER],
+) -> None:
+    """Also if it is the step that is recorded."""
+    supply = batches(20)
+
+    def trained(engine: Eager, before: int) -> Learner | None:
+        """With dropout after some steps; None if a step was recorded before."""
+        learner = build(kind, "cnn without dropout")
+        train(engine, learner, supply[:before])
+        if isinstance(engine, Recorded) and only(engine).recording is not None:
+            return None
+        for module in [part for network in learner.networks() for part in network.modules()]:
+            if isinstance(module, nn.Dropout):
+                module.p = 0.5
+        return train(engine, learner, supply[before:])
+
+    before = 1
+    while (recorded := trained(Recorded(), before)) is not None:
+        eager = trained(Eager(), before)
+        assert eager is not None
+        assert equal(eager, recorded)
+        before += 1
+    assert before > 2
 
 
 def test_recorded_steps_are_replayed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ class _RecordedLearner(_Repeated):
     def _record(self, batch: Samples) -> None:
         with Recording(MAX_RECORDED_BYTES) as recording:
             self.learner.step(batch.inputs, batch.labels)
-        self.eager_only = bool(recording.problem)
+        self.eager_only = bool(recording.problem) or not self.learner.capturable
         if not self.eager_only:
             self.recording, self.recorded_key, self.input = recording, self.key, batch.tensors()
 
@@ -303,9 +303,8 @@ def _obstacle(learner: Learner) -> str:
     """Return why steps of a learner cannot be captured; empty if nothing is known."""
     name = type(learner).__name__
     if not learner.capturable:
-        if type(learner).capturable:
-            return f"{name} is not captured because its networks share dropout masks"
-        return f"{name} is not capturable"
+        here = " with this network, for example because of dropout" * type(learner).capturable
+        return f"{name} is not capturable{here}"
     memories = [part for part in vars(learner).values() if isinstance(part, EpisodicMemory)]
     if any(memory is not learner.memory for memory in memories):
         return f"{name} is not captured because it has several memories"
