@@ -58,6 +58,7 @@ def test_invalid_references_are_rejected(reference: str, expected: str, here: Pa
         ("\n\n{}['key']", "KeyError: 'key' (faulty.py, line 3)"),
         ("raise AttributeError('odd')", "AttributeError: odd (faulty.py, line 1)"),
         ("import sys\nsys.exit()", "importing faulty ends the program"),
+        ("raise SystemExit('no libfoo')", "importing faulty ends the program; no libfoo"),
     ],
 )
 def test_errors_in_a_users_module_are_reported(source: str, expected: str, here: Path) -> None:

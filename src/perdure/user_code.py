@@ -46,9 +46,10 @@ def find_object(reference: str, what: str) -> Any:
     except SystemExit as error:
         if isinstance(error.code, int) and error.code > 128:  # a signal
             raise
+        remedy = "move the code that does so below `if __name__ == '__main__':`"
+        reason = error.code if isinstance(error.code, str) else remedy
         raise ValueError(
-            f"{what} {reference!r}: importing {module} ends the program; move the code that does "
-            "so below `if __name__ == '__main__':`"
+            f"{what} {reference!r}: importing {module} ends the program; {reason}"
         ) from error
     except Exception as error:
         raise ValueError(f"{what} {reference!r}: {describe_error(error)}") from error
