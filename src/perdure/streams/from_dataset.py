@@ -8,11 +8,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from perdure.arguments import as_list, as_whole
 from perdure.streams.from_tensors import Array, from_tensors
+from perdure.streams.image_encoder import as_channels, as_opaque
 from perdure.streams.pairs import divide
 from perdure.streams.stream import Augment, Normaliser, Stream
 from perdure.structures import Inputs, as_tensors, layout, leaves, map_leaves
@@ -51,8 +51,8 @@ def from_dataset(
     Args:
         dataset: Training data: a sequence of pairs (input, label), or of dicts in which the key
             "labels" holds the label and the others the input. PIL images become uint8 tensors
-            [channels, height, width]; tensors and arrays are used as they are and must have the
-            same shape and dtype in all items. Labels are whole numbers.
+            [channels, height, width], transparent ones on white; tensors and arrays are used as
+            they are. All items must have the same shape and dtype. Labels are whole numbers.
         tasks: Rows of each task. Samples in no task are omitted.
         groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted,
             with a warning.
@@ -75,6 +75,7 @@ def from_dataset(
     Raises:
         ValueError: If the data do not fit together.
 
+    >>> import torch
     >>> from torch.utils.data import TensorDataset
     >>> stream = from_dataset(TensorDataset(torch.rand(6, 1, 8, 8), torch.arange(6) % 2))
     >>> stream.classes, stream.shape, stream.tasks[0].steps(4)
@@ -118,7 +119,8 @@ def _collect(dataset: MapDataset, what: str) -> tuple[Inputs, npt.NDArray[Any]]:
     for i in range(size):
         name = f"item {i} of the {what}"
         item, label = divide(dataset[i], name)
-        row = map_leaves(lambda leaf: leaf[None], as_tensors(_image(item), f"the input of {name}"))
+        item = _pixels(item, f"the input of {name}") if hasattr(item, "getbands") else item
+        row = map_leaves(lambda leaf: leaf[None], as_tensors(item, f"the input of {name}"))
         if inputs is None:
             inputs = map_leaves(lambda leaf: leaf.new_empty((size, *leaf.shape[1:])), row)
             expected = layout(row)
@@ -142,9 +144,10 @@ def _label(label: Any, item: str) -> int:
     return as_whole(f"the label of {item}", label)
 
 
-def _image(item: Any) -> Any:
-    """A PIL image as a uint8 tensor [channels, height, width]; anything else unchanged."""
-    if not hasattr(item, "getbands"):
-        return item
-    image = item if item.mode in ("L", "RGB") else item.convert("RGB")
-    return torch.from_numpy(np.array(image)).view(*image.size[::-1], -1).permute(2, 0, 1)
+def _pixels(image: Any, what: str) -> Tensor:
+    """A PIL image as a uint8 tensor [channels, height, width]: one channel if it is gray."""
+    try:
+        image = as_opaque(image)
+    except ValueError as error:
+        raise ValueError(f"{what} cannot be used as an image: {error}") from None
+    return as_channels(np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB")))

@@ -6,13 +6,17 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from perdure.streams.encoder import Encoder
+
+if TYPE_CHECKING:
+    from PIL import Image
 
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Formats of images, by Pillow's names. The content of a file decides, not its name, and for some
@@ -77,18 +81,34 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> Tensor:
         elif not (given or hasattr(source, "read")):
             raise ValueError("expected a path, an open binary file or a PIL image")
         with nullcontext(source) if given else Image.open(source, formats=FORMATS) as opened:
-            image = ImageOps.exif_transpose(opened)
-            if image.mode == "F":
-                raise ValueError("its pixels are floating-point numbers; convert them to 8 bits")
-            if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
-                image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
-            if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
-                image = image.convert("RGBA")
-            if image.mode == "RGBA":  # on white, as viewers show it
-                image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-            pixels = np.asarray(ImageOps.fit(image.convert(mode), size, Image.Resampling.BICUBIC))
+            image = as_opaque(ImageOps.exif_transpose(opened)).convert(mode)
+            pixels = np.asarray(ImageOps.fit(image, size, Image.Resampling.BICUBIC))
     except Exception as error:  # of any of Pillow's decoders
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         name = source if isinstance(source, str | Path) else type(source).__name__
         raise ValueError(f"{name} cannot be read as an image: {reason}") from error
+    return as_channels(pixels)
+
+
+def as_opaque(image: Image.Image) -> Image.Image:
+    """A PIL image with 8 bits per channel and without transparency, in any such mode.
+
+    Raises:
+        ValueError: If its pixels are floating-point numbers.
+    """
+    from PIL import Image
+
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers; convert them to 8 bits")
+    if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
+        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
+        image = image.convert("RGBA")
+    if image.mode == "RGBA":  # on white, as viewers show it
+        image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
+    return image
+
+
+def as_channels(pixels: NDArray[np.uint8]) -> Tensor:
+    """Pixels [height, width] or [height, width, channels] as [channels, height, width]."""
     return torch.from_numpy(pixels.copy()).view(*pixels.shape[:2], -1).permute(2, 0, 1)
