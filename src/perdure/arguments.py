@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -67,13 +67,13 @@ def is_list(value: Any) -> bool:
 
 
 def as_list(name: str, value: Any, expected: str) -> list[Any]:
-    """Return an argument as a list; ValueError unless it contains others and is not text.
+    """Return an argument as a list; ValueError unless it contains others, and for text and dicts.
 
     >>> as_list("features", "km", "a list of columns")
     Traceback (most recent call last):
     ValueError: features is 'km'; expected a list of columns
     """
-    if not is_list(value):
+    if not is_list(value) or isinstance(value, Mapping):
         raise ValueError(f"{name} is {value!r}; expected {expected}")
     return list(value)
 

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from PIL import Image
@@ -46,7 +48,27 @@ def test_samples_can_keep_their_order() -> None:
     assert torch.equal(later.inputs, IMAGES[6:])
 
 
-@pytest.mark.parametrize("kind", [list, tuple, torch.tensor, np.array])
+def reversed_twice(rows: list[int]) -> Any:
+    return np.array(rows[::-1])[::-1]
+
+
+def column(rows: list[int]) -> Any:
+    return pd.Series([-1, *rows])[1:]
+
+
+KINDS = [
+    *(list, tuple, torch.tensor, np.array, reversed_twice, column),
+    *(partial(np.array, dtype=dtype) for dtype in (">i8", np.uint16, np.uint64, object)),
+]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_labels_are_whole_numbers_of_any_type(kind: Any) -> None:
+    (task,) = from_tensors(IMAGES, kind(LABELS.tolist())).tasks
+    assert task.samples().labels.equal(LABELS)
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_tasks_are_rows_of_any_type(kind: Any) -> None:
     stream = from_tensors(IMAGES, LABELS, tasks=[kind([0, 4]), kind([7, 1, 2])])
     assert labels_by_task(stream) == [[0, 0], [3, 1, 2]]
@@ -129,6 +151,9 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"labels": LABELS.to(torch.complex64)}, "training labels are torch.complex64"),
     ({"test": (IMAGES, ["a", "b"] * 4)}, "number the classes"),
     ({"inputs": "text"}, "inputs are of type str"),
+    ({"tasks": [[0j]]}, "a task is torch.complex64"),
+    ({"class_names": {0: "a", 1: "b", 2: "c", 3: "d"}}, "class_names"),
+    ({"class_names": {"a", "b", "c", "d"}}, "class_names is a set"),
     ({"labels": LABELS[:, None]}, r"training labels are torch.int64 \[8, 1\]"),
     ({"inputs": IMAGES.to(torch.complex64)}, "inputs are torch.complex64"),
     ({"test": (IMAGES[..., :2], LABELS)}, r"test inputs have shape \(1, 1, 2\)"),
@@ -208,6 +233,19 @@ def test_a_dataset_of_pil_images_is_read_once(mode: str, channels: int) -> None:
     if mode == "RGB":
         assert inputs[:, :, 1, 1].tolist() == [[1, 0, 100], [3, 0, 100]]
         assert inputs[:, :, 0, 2].tolist() == [[0, 50, 0]] * 2
+
+
+def test_pil_images_with_other_pixels_are_opaque_with_eight_bits() -> None:
+    def pixels(mode: str, value: Any) -> list[int]:
+        stream = from_dataset([(Image.new(mode, (3, 2), value), label) for label in (0, 1)])
+        return [int(channel[0, 0]) for channel in stream.tasks[0].samples().inputs[0]]
+
+    assert pixels("I;16", 300) == [1]
+    assert pixels("I;16", 40000) == [156]
+    assert pixels("RGBA", (10, 20, 30, 0)) == [255, 255, 255]
+    assert pixels("RGBA", (10, 20, 30, 255)) == [10, 20, 30]
+    with pytest.raises(ValueError, match=r"item 0 .*8 bits"):
+        pixels("F", 0.5)
 
 
 def test_a_dataset_gives_the_same_stream_as_its_tensors() -> None:

@@ -44,6 +44,16 @@ def test_classes_are_folders_and_a_share_is_held_out(tmp_path: Path) -> None:
     assert again.checksum == stream.checksum
 
 
+def test_names_of_folders_are_names_of_classes_whatever_they_are(tmp_path: Path) -> None:
+    folders = [" cat", "1.0", "none", "yes "]
+    stream = from_image_folder(fill(tmp_path, *folders), size=2, tasks=[[f] for f in folders])
+    assert [task.name for task in stream.tasks] == folders
+    assert stream.encoder is not None
+    assert stream.encoder.labels(stream.encoder.decode([3, 0, 2])).tolist() == [3, 0, 2]
+    with pytest.raises(ValueError, match="row 2"):
+        stream.encoder.labels(["1.0", None])
+
+
 def test_a_test_folder_without_a_train_folder_is_not_a_class(tmp_path: Path) -> None:
     fill(tmp_path, "a", "b", "test")
     assert from_image_folder(tmp_path, size=2).class_names == ("a", "b", "test")

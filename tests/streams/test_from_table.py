@@ -118,6 +118,21 @@ def test_a_table_has_no_two_columns_of_one_name() -> None:
         from_table({"x": [1, 2], 1: [1, 2], "1": [3, 4], "kind": ["a", "b"]}, "kind")
 
 
+def test_columns_may_be_tensors() -> None:
+    numbers = torch.arange(40)
+    stream = from_table({"x": numbers, "y": numbers % 12}, "y", test_share=0)
+    assert stream.class_names == tuple(map(str, range(12)))
+    assert stream.tasks[0].samples().labels.equal(numbers % 12)
+
+
+@pytest.mark.parametrize("values", [["low", "inf"], ["inf", "low"]])
+def test_infinity_among_texts_is_a_text(values: list[str]) -> None:
+    stream = from_table({"x": values * 10, "kind": ["a", "b"] * 10}, "kind", test_share=0)
+    assert stream.shape == (2,)
+    with pytest.raises(ValueError, match="infinite value inf"):
+        from_table({"x": ["1", "inf"] * 10, "kind": ["a", "b"] * 10}, "kind")
+
+
 def test_columns_without_single_values_are_refused(tmp_path: Path) -> None:
     for cell in (np.zeros(2), torch.zeros(2), [1, 2]):
         with pytest.raises(ValueError, match=f"'x' contains {type(cell).__name__} values"):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from perdure.arguments import is_list
 
@@ -42,7 +43,8 @@ def read_columns(table: str | Path | Any) -> dict[str, Sequence[Any]]:
         if single := [name for name, values in table.items() if not is_list(values)]:
             raise ValueError(f"column {single[0]!r} is a single value; expected a list of values")
         columns: dict[str, Sequence[Any]] = {
-            str(name): list(values) for name, values in table.items()
+            str(name): values.tolist() if isinstance(values, Tensor) else list(values)
+            for name, values in table.items()
         }
     elif hasattr(table, "columns") and hasattr(table, "__getitem__"):  # pandas, polars
         columns = {str(name): list(table[name]) for name in table.columns}
@@ -115,7 +117,8 @@ def is_missing(value: Any) -> bool:
 
 
 def is_numeric(name: str, values: Sequence[Any]) -> bool:
-    """Whether all values are numbers or missing."""
+    """Whether all values are numbers or missing; ValueError if a number is infinite."""
+    infinite = []
     for value in values:
         if is_missing(value):
             continue
@@ -131,7 +134,9 @@ def is_numeric(name: str, values: Sequence[Any]) -> bool:
                 "or text, or leave it out of features"
             )
         if not math.isfinite(number):
-            raise ValueError(f"column {name!r} contains the infinite value {value}")
+            infinite.append(value)
+    if infinite:
+        raise ValueError(f"column {name!r} contains the infinite value {infinite[0]}")
     return True
 
 

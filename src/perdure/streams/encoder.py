@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from perdure.arguments import as_list, is_unicode
 from perdure.files import read_bytes, write_atomic
-from perdure.streams.columns import texts_of
+from perdure.streams.columns import as_text
 
 
 class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -71,8 +71,12 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
         Raises:
             ValueError: If the encoder does not know a name, or if one is missing.
         """
-        texts = texts_of(as_list("names", names, "a list of names"), "names")
-        return labels_of(texts, self.class_names, "the encoder")
+        values = as_list("names", names, "a list of names")
+        texts = [class_text(value, self.class_names) for value in values]
+        if None in texts:
+            raise ValueError(f"names has no value in row {texts.index(None) + 1}")
+        present = [text for text in texts if text is not None]
+        return labels_of(present, self.class_names, "the encoder")
 
     def save(self, path: str | Path) -> None:
         """Write the encoder to a JSON file.
@@ -114,6 +118,11 @@ def labels_of(
         unknown, known = names[found.index(None)], first_names(classes)
         raise ValueError(f"the class {unknown!r} is not in {where}, which has {known}")
     return torch.tensor(found, dtype=torch.int64)
+
+
+def class_text(value: Any, classes: Container[str]) -> str | None:
+    """A class that a user names, as text; None if the value counts as missing and is no class."""
+    return value if isinstance(value, str) and value in classes else as_text(value)
 
 
 _WHOLE = re.compile(r"^(-?\d+)\.0+$")

@@ -18,7 +18,7 @@ from perdure.arguments import as_count, as_list, as_whole, check_choices, is_lis
 from perdure.streams.augment import Scale
 from perdure.streams.encoder import first_names
 from perdure.streams.holdout import as_ids
-from perdure.streams.pairs import Pair, check_samples, make_tests
+from perdure.streams.pairs import Pair, as_tensor, check_samples, make_tests
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 from perdure.structures import Inputs, shapes
 
@@ -89,6 +89,10 @@ def from_tensors(
     if classes is None:
         classes = int(train.labels.max()) + 1
         _check_gaps(train.labels, classes)
+    if isinstance(class_names, set | frozenset):
+        raise ValueError(
+            "class_names is a set; expected a list of names in the order of the labels"
+        )
     class_names = tuple(map(str, as_list("class_names", class_names, "a list of names")))
     if class_names and len(class_names) != classes:
         raise ValueError(f"there are {len(class_names)} class names for {classes} classes")
@@ -240,15 +244,17 @@ def _check_rows(task: Array | Sequence[int], n: int) -> Tensor:
     if not is_list(task):
         raise ValueError(f"tasks has {task!r}; expected a list of row numbers for each task")
     try:
-        rows = torch.as_tensor(task)
+        rows = as_tensor(task)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(f"a task is {task!r}; expected a list of row numbers") from None
     if rows.ndim and not len(rows):
         return rows
-    if rows.ndim != 1 or rows.dtype == torch.bool or rows.is_floating_point():
+    fractions = rows.is_floating_point() or rows.is_complex()
+    if rows.ndim != 1 or rows.dtype == torch.bool or fractions:
         raise ValueError(
             f"a task is {rows.dtype} {list(rows.shape)}; expected a list of row numbers"
         )
+    rows = rows.long()  # torch finds no minimum of uint16, uint32 and uint64
     if int(rows.min()) < 0 or int(rows.max()) >= n:
         raise ValueError(f"a task has rows outside the {n} training samples")
-    return rows.long()
+    return rows

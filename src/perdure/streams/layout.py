@@ -13,8 +13,7 @@ from torch import Tensor
 
 from perdure.arguments import as_count, is_list
 from perdure.records import Samples
-from perdure.streams.columns import as_text
-from perdure.streams.encoder import Encoder, find_place, first_names, places_of
+from perdure.streams.encoder import Encoder, class_text, find_place, first_names, places_of
 from perdure.streams.from_tensors import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
@@ -64,7 +63,7 @@ class Layout:
                         f"tasks has {task!r}; expected a list of classes for each task"
                     )
                 task = list(task)
-                group = [find_place(as_text(name) or str(name), places) for name in task]
+                group = [find_place(class_text(name, places) or str(name), places) for name in task]
                 if None in group:
                     unknown, known = task[group.index(None)], first_names(classes)
                     raise ValueError(f"tasks has the class {unknown!r}; the data has {known}")

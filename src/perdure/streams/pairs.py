@@ -55,15 +55,25 @@ def as_pair(batch: Pair, what: str = "a batch") -> tuple[Inputs, Tensor]:
     """The inputs, as a structure of tensors, and the labels of a batch."""
     inputs, labels = divide(batch, what)
     inputs = as_tensors(inputs)
-    if isinstance(labels, np.ndarray):  # torch supports neither all strides nor byte orders
-        numbers = labels.dtype != object
-        labels = labels.astype(labels.dtype.newbyteorder("=")) if numbers else labels.tolist()
     try:
-        return inputs, torch.as_tensor(labels)
+        return inputs, as_tensor(labels)
     except (TypeError, ValueError, RuntimeError):
         raise ValueError(
             "labels are not whole numbers of at most 64 bits; number the classes from 0"
         ) from None
+
+
+def as_tensor(numbers: Any) -> Tensor:
+    """Numbers as a tensor, also from arrays and columns that torch does not read.
+
+    >>> as_tensor(np.arange(3)[::-1])
+    tensor([2, 1, 0])
+    """
+    if not isinstance(numbers, Tensor) and hasattr(numbers, "__array__"):
+        array = np.asarray(numbers)  # torch supports neither all strides nor byte orders
+        known = array.dtype != object
+        numbers = array.astype(array.dtype.newbyteorder("=")) if known else array.tolist()
+    return torch.as_tensor(numbers)
 
 
 def divide(pair: Any, what: str) -> tuple[Any, Any]:
