@@ -30,9 +30,8 @@ class PublishedTies(CLSER):
 
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """The stable memory's logits where its probability is strictly greater."""
-        plastic = self.plastic(x)
-        self.repeat_draws()
-        stable = self.stable(x)
+        plastic = self.with_shared_draws(lambda: self.plastic(x))
+        stable = self.with_shared_draws(lambda: self.stable(x))
         own = y.unsqueeze(1)
         p_plastic, p_stable = (
             logits.float().softmax(1).gather(1, own).squeeze(1) for logits in (plastic, stable)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from perdure import CLSER, ER, Learner, MeanER
 from perdure.data import load
@@ -23,8 +23,9 @@ SEEDS = range(3)
 class SeparateMasks(CLSER):
     """CLS-ER with separate dropout masks for each network."""
 
-    def repeat_draws(self) -> None:
-        """Let the next network draw other masks."""
+    def with_shared_draws(self, forward: Callable[[], Tensor]) -> Tensor:
+        """Let each network draw its own masks."""
+        return forward()
 
 
 METHODS: dict[str, Callable[..., Learner]] = {

@@ -53,19 +53,26 @@ def test_a_network_that_draws_nothing_stays_capturable(
     assert learner.capturable
 
 
-def test_other_draws_of_replay_logits_differ_between_steps() -> None:
+@pytest.mark.parametrize("p", [0.0, 0.5])
+def test_other_draws_of_replay_logits_are_not_shared(p: float) -> None:
     class Noisy(MeanER):
         def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
             noise.append(torch.randn(3))
             return super().replay_logits(x, y)
 
     noise: list[Tensor] = []
-    network = nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 3))
-    learner = Noisy(network, buffer_size=20)
+    masks: list[Tensor] = []
+    dropout = nn.Dropout(p)
+    dropout.register_forward_hook(lambda module, inputs, output: masks.append(output == 0))
+    network = nn.Sequential(nn.Linear(4, 50), nn.BatchNorm1d(50), dropout, nn.Linear(50, 3))
+    learner = Noisy(network, buffer_size=20, memory_batch=5)
     for _ in range(4):
+        masks.clear()
         learner.observe(torch.rand(5, 4), torch.randint(3, (5,)))
     assert not noise[0].equal(noise[1])
     assert not noise[1].equal(noise[2])
+    assert masks[0].equal(masks[1])
+    assert learner.capturable == (p == 0)
 
 
 def test_logits_outside_of_a_step_leave_the_global_generator_alone() -> None:
@@ -81,8 +88,9 @@ def test_logits_outside_of_a_step_leave_the_global_generator_alone() -> None:
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
+@pytest.mark.parametrize("undone", [False, True])
 def test_a_step_that_failed_has_no_effect_on_later_draws(
-    kind: type[MeanER] | type[CLSER],
+    kind: type[MeanER] | type[CLSER], undone: bool
 ) -> None:
     class Failing(nn.Dropout):
         def forward(self, input: Tensor) -> Tensor:
@@ -96,11 +104,12 @@ def test_a_step_that_failed_has_no_effect_on_later_draws(
     x, y = torch.rand(5, 4), torch.zeros(5, dtype=torch.int64)
     learner = kind(nn.Sequential(Failing(0.5), nn.Linear(4, 3)), buffer_size=20)
     learner.observe(x, y)
+    step = learner.observe if undone else learner.step
     for number in range(1, NETWORKS[kind] + 1):
         passes.clear()
         fails_at = number
         with pytest.raises(KeyboardInterrupt):
-            learner.observe(x, y)
+            step(x, y)
         torch.manual_seed(number)
         learner.replay_logits(x, y)
         after = torch.get_rng_state()

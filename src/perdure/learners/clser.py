@@ -140,9 +140,8 @@ class CLSER(ConsistentReplay):
             x: Prepared inputs X_m of the replayed samples.
             y: Their labels [n].
         """
-        plastic = self.plastic(x)
-        self.repeat_draws()
-        stable = self.stable(x)
+        plastic = self.with_shared_draws(lambda: self.plastic(x))
+        stable = self.with_shared_draws(lambda: self.stable(x))
         doubt_plastic, doubt_stable = _log_odds_against(torch.stack([plastic, stable]), y)
         use_plastic = doubt_plastic < doubt_stable
         return ReplayLogits(torch.where(use_plastic[:, None], plastic, stable), use_plastic)

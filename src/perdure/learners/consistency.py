@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import warnings
 from abc import abstractmethod
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -42,24 +43,26 @@ class _SharedDraws:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._before = global_state(device)
-        self._after: Tensor | None = None
-        """State of the generator after the first network, if that has drawn anything."""
+        self._first: Tensor | None = None
+        """State of the generator before the first network."""
+        self.drew = False
+        """Whether the first network drew anything."""
 
-    def repeat(self) -> bool:
-        """Return to the draws of the first network; return whether it has drawn anything."""
-        if self._after is None:
-            now = global_state(self._device)
-            if _content(now) == _content(self._before):
-                return False
-            self._after = now
-        set_global_state(self._before, self._device)
-        return True
-
-    def end(self) -> None:
-        """Draw new numbers again."""
-        if self._after is not None:
-            set_global_state(self._after, self._device)
+    def run(self, forward: Callable[[], Tensor]) -> Tensor:
+        """Return the logits of a network, which draws the numbers that the first one drew."""
+        before = global_state(self._device)
+        if self._first is None:
+            self._first = before
+            logits = forward()
+            self.drew = _content(global_state(self._device)) != _content(before)
+            return logits
+        if not self.drew:
+            return forward()
+        set_global_state(self._first, self._device)
+        try:
+            return forward()
+        finally:
+            set_global_state(before, self._device)
 
 
 def _content(state: Tensor) -> bytes:
@@ -99,9 +102,12 @@ class ConsistentReplay(ReplayLearner):
             y_m = y[len(labels) :]
             x_m = select(x, slice(len(labels), None))
             self._shared_draws = _SharedDraws(self.device) if self._may_share_draws() else None
-            z, source = self.replay_logits(x_m, y_m)
-            self.record_sources(source)
-            replayed, logits = self._working_logits(x_m, x)
+            try:
+                z, source = self.replay_logits(x_m, y_m)
+                self.record_sources(source)
+                replayed, logits = self._working_logits(x_m, x)
+            finally:
+                self._shared_draws = None
             consistency = F.mse_loss(replayed, z)
             loss = F.cross_entropy(logits, y) + self.consistency_weight * consistency
             self.optimizer_step(loss, consistency=consistency)
@@ -118,39 +124,36 @@ class ConsistentReplay(ReplayLearner):
         if self.forward_batches.per_sample:
             logits = self.logits(x)
             return logits[-length(x_m) :], logits
-        self.repeat_draws()
-        if self._shared_draws is None:
+        if self._shared_draws is None or not self._shared_draws.drew:
             replayed, logits = self.forward_batches(x_m, x)
             return replayed, logits
         self.capturable = False  # a graph cannot repeat draws
-        replayed = self.logits(x_m)
-        self._shared_draws.end()
-        self._shared_draws = None
-        return replayed, self.logits(x)
+        return self.with_shared_draws(lambda: self.logits(x_m)), self.logits(x)
 
     def _may_share_draws(self) -> bool:
         """Whether draws can be repeated, unlike in a CUDA graph, and several networks may draw."""
+        if self.forward_batches.per_sample:
+            return False
         captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return not (captured or self.forward_batches.per_sample)
+        return not captured
 
     @abstractmethod
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:
         """Compute Z, the target logits of replayed samples, from the semantic memories.
 
-        Call `repeat_draws` before the second memory and each further one.
+        Call each memory in `with_shared_draws`.
 
         Args:
             x: Prepared inputs X_m of the replayed samples.
             y: Their labels [n].
         """
 
-    def repeat_draws(self) -> None:
-        """Let the next network draw the dropout masks of the first one for the replayed samples.
+    def with_shared_draws(self, forward: Callable[[], Tensor]) -> Tensor:
+        """Return the logits of a network, with the dropout masks of the first one in this step.
 
-        Applies to what is drawn from torch's global generator. No-op outside of `step`.
+        Applies to what is drawn from torch's global generator. Outside of `step`, masks differ.
         """
-        if self._shared_draws is not None and not self._shared_draws.repeat():
-            self._shared_draws = None  # the other networks will not draw either
+        return forward() if self._shared_draws is None else self._shared_draws.run(forward)
 
     @abstractmethod
     def consolidate(self) -> None:

@@ -144,7 +144,7 @@ class Learner(Undoable, ABC):
     stores_logits = False
     """Whether the memory stores every sample with the logits of the network."""
     capturable = True
-    """Whether `step` can run inside a CUDA graph."""
+    """Whether `step` can run inside a CUDA graph. A step may set it to False for its learner."""
     memory: EpisodicMemory | None = None
     """Stored samples, for methods that keep any."""
     default_lr = 0.1

@@ -103,7 +103,7 @@ class MeanER(ConsistentReplay):
             x: Prepared inputs X_m of the replayed samples.
             y: Their labels [n].
         """
-        return ReplayLogits(self.mean(x))
+        return ReplayLogits(self.with_shared_draws(lambda: self.mean(x)))
 
     def consolidate(self) -> None:
         """Update the semantic memory if this step is one of its own."""

@@ -302,9 +302,10 @@ class _CapturedLearner(_Repeated):
 def _obstacle(learner: Learner) -> str:
     """Return why steps of a learner cannot be captured; empty if nothing is known."""
     name = type(learner).__name__
+    if not type(learner).capturable:
+        return f"{name} is not capturable"
     if not learner.capturable:
-        here = " with this network, for example because of dropout" * type(learner).capturable
-        return f"{name} is not capturable{here}"
+        return f"{name} is not capturable with this network, for example because of dropout"
     memories = [part for part in vars(learner).values() if isinstance(part, EpisodicMemory)]
     if any(memory is not learner.memory for memory in memories):
         return f"{name} is not captured because it has several memories"
