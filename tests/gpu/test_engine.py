@@ -190,11 +190,16 @@ def test_methods_that_cannot_be_captured_run_eagerly() -> None:
     assert all(torch.equal(a, b) for a, b in zip(eager, captured, strict=True))
 
 
+@pytest.mark.parametrize(("kind", "dropout"), [(CLSER, False), (ER, True)])
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_results_do_not_depend_on_other_learners_on_the_gpu(precision: str) -> None:
+def test_results_do_not_depend_on_other_learners_on_the_gpu(
+    precision: str, kind: type[Learner], dropout: bool
+) -> None:
     supply = batches(30)
-    (alone,) = trained(Captured("cuda", precision), [build(CLSER, 1)], supply)
-    several = trained(Captured("cuda", precision), [build(CLSER, s) for s in range(4)], supply)
+    (alone,) = trained(Captured("cuda", precision), [build(kind, 1, dropout)], supply)
+    several = trained(
+        Captured("cuda", precision), [build(kind, s, dropout) for s in range(4)], supply
+    )
     assert all(torch.equal(a, b) for a, b in zip(alone, several[1], strict=True))
     assert not all(torch.equal(a, b) for a, b in zip(alone, several[2], strict=True))
 

@@ -174,6 +174,8 @@ class Captured(Eager):
         self.compiled = compiled
         self.warm_steps = WARM_STEPS + COMPILED_STEPS * compiled
         self.learners: dict[int, _CapturedLearner] = {}
+        self.drawing: torch.cuda.Stream | None = None
+        """The stream on which the latest graph that may draw from the global generator runs."""
 
     def step(self, learner: Learner, batch: Samples) -> None:
         """Replay the learner's graph on the batch, or run the step eagerly if none is valid."""
@@ -249,6 +251,11 @@ class _CapturedLearner(_Repeated):
 
     def _replay(self, graph: torch.cuda.CUDAGraph, batch: Samples) -> None:
         self.load(batch)
+        if self.draws_globally:
+            # In torch 2.11, all graphs read the seed and the offset from the same two tensors.
+            if self.engine.drawing is not None:
+                self.stream.wait_stream(self.engine.drawing)
+            self.engine.drawing = self.stream
         graph.replay()
         if self.learner.memory is not None:
             self.learner.memory.note_added(self.added)
