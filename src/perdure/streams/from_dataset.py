@@ -12,7 +12,7 @@ from torch import Tensor
 
 from perdure.arguments import as_list, as_whole
 from perdure.streams.from_tensors import Array, from_tensors
-from perdure.streams.image_encoder import as_channels, as_opaque
+from perdure.streams.image_encoder import as_channels, as_plain
 from perdure.streams.pairs import divide
 from perdure.streams.stream import Augment, Normaliser, Stream
 from perdure.structures import Inputs, as_tensors, layout, leaves, map_leaves
@@ -147,7 +147,7 @@ def _label(label: Any, item: str) -> int:
 def _pixels(image: Any, what: str) -> Tensor:
     """A PIL image as a uint8 tensor [channels, height, width]: one channel if it is gray."""
     try:
-        image = as_opaque(image)
+        image, _ = as_plain(image)
     except ValueError as error:
         raise ValueError(f"{what} cannot be used as an image: {error}") from None
     return as_channels(np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB")))
