@@ -210,8 +210,12 @@ def test_rows_that_belong_together_stay_together() -> None:
 
 def test_missing_values_are_refused_or_imputed() -> None:
     gaps = {**RIDES, "km": [None, *RIDES["km"][1:]], "city": ["", *RIDES["city"][1:]]}
-    with pytest.raises(ValueError, match=r"'km' has a missing value \(the first in row 1\)"):
+    with pytest.raises(ValueError, match=r"'km' has a missing value in row 1.*missing='impute'"):
         from_table(gaps, "kind")
+    with pytest.raises(ValueError, match=r"'city' of the test table .* in row 1.*'impute'"):
+        from_table(RIDES, "kind", test={**RIDES, "city": gaps["city"]})
+    with pytest.raises(ValueError, match=r"'km' has 2 missing values.*in row 1.*'impute'"):
+        from_table({**RIDES, "km": [None, None, *RIDES["km"][2:]]}, "kind")
     stream = from_table(gaps, "kind", features=["km", "city"], missing="impute", test_share=0)
     inputs = stream.tasks[0].samples().inputs
     assert inputs.shape == (N, 5)  # km, whether it is missing, three cities
@@ -241,8 +245,12 @@ def test_the_first_gap_of_a_column_may_be_in_later_rows(tmp_path: Path) -> None:
     assert from_table(later, "kind", encoder=encoder).shape == (1,)
     strict = from_table(rows, "kind").encoder
     assert strict is not None
-    with pytest.raises(ValueError, match="'km' has a missing value"):
-        strict.encode(later)
+    for refused in (
+        lambda: strict.encode(later),
+        lambda: from_table(later, "kind", encoder=strict, missing="impute"),
+    ):
+        with pytest.raises(ValueError, match=r"'km' has a missing value in row 1.*encoder"):
+            refused()
 
 
 @pytest.mark.parametrize(
@@ -457,7 +465,8 @@ def test_an_encoder_reads_the_columns_of_the_first_table_only() -> None:
 @pytest.mark.parametrize("first", [0, 1])
 def test_row_numbers_with_a_name_produce_a_warning(first: int, kind: Any) -> None:
     table = {**SORTED, "id": [kind(row + first) for row in range(40)]}
-    for options in ({}, {"features": ["id"]}, {"categorical": ["id"]}):
+    cases: list[dict[str, Any]] = [{}, {"features": ["id"]}, {"categorical": ["id"]}]
+    for options in cases:
         with pytest.warns(UserWarning, match=r"'id'.*numbers of the rows.*features"):
             encoder = from_table(table, "kind", **options).encoder
     with pytest.warns(UserWarning, match=r"'id'.*numbers of the rows.*encoder"):

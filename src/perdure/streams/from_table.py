@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -29,7 +29,7 @@ from perdure.streams.layout import (
     warn_of_single_class,
 )
 from perdure.streams.stream import Stream
-from perdure.streams.table_encoder import TableEncoder, warn_of_scales
+from perdure.streams.table_encoder import TableEncoder, missing_values, warn_of_scales
 
 
 def from_table(
@@ -183,7 +183,7 @@ def from_table(
             train=trained.nonzero().squeeze(1).numpy(),
             known=known.numpy(),
             impute=missing == "impute",
-            gaps={c for c in used if any(map(is_missing, [*columns[c], *other.get(c, ())]))},
+            gaps=_find_gaps(used, columns, other, refuse=missing == "refuse"),
             standardise=standardise != "no",
             max_categories=max_categories,
         )
@@ -226,6 +226,26 @@ def _check_unnamed(columns: Sequence[str], used: Sequence[str]) -> None:
                 "otherwise name it or list the columns to use as features (features=age+income "
                 "for the command)"
             )
+
+
+def _find_gaps(
+    used: Sequence[str],
+    columns: Mapping[str, Sequence[Any]],
+    test: Mapping[str, Sequence[Any]],
+    *,
+    refuse: bool,
+) -> set[str]:
+    """The columns with missing values, which may be refused, in the table or the test table."""
+    found = set()
+    for where, table in (("", columns), (" of the test table", test)):
+        for column in used:
+            gaps = [is_missing(value) for value in table.get(column, ())]
+            if any(gaps):
+                found.add(column)
+                if refuse:
+                    remedy = "pass missing='impute' (missing=impute for the command)"
+                    raise ValueError(missing_values(f"column {column!r}{where}", gaps, remedy))
+    return found
 
 
 def _warn_of_row_numbers(column: str, encoder: Encoder | None) -> None:
