@@ -51,9 +51,14 @@ def as_tensors(value: Any, name: str = "inputs") -> Inputs:
     elif isinstance(value, Sequence) and not isinstance(value, str | bytes):
         found = tuple(as_tensors(part, f"{name}[{i}]") for i, part in enumerate(value))
     else:
+        remedy = ""
+        if hasattr(value, "to_numpy"):  # of pandas, polars or pyarrow
+            remedy = "; convert it with .to_numpy()"
+        elif isinstance(value, int | float | np.number):
+            remedy = "; convert a list of numbers or of rows with torch.tensor(rows)"
         raise ValueError(
             f"{name} {verb} of type {type(value).__name__}; expected a tensor, an array, or a dict "
-            "or tuple of them"
+            f"or tuple of them{remedy}"
         )
     if not found:
         raise ValueError(f"{name} {verb} an empty {type(value).__name__}; expected tensors")

@@ -12,6 +12,7 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -155,11 +156,19 @@ def test_inputs_need_not_be_contiguous() -> None:
 @pytest.mark.parametrize(
     ("inputs", "labels", "message"),
     [
-        (INPUTS, LABELS + 1, r"labels range from 1 to 3; the network has 3 outputs.*0 to 2"),
+        (
+            INPUTS,
+            LABELS + 1,
+            r"labels range from 1 to 3; the network has 3 outputs.*0 to 2.*grow=True",
+        ),
         (INPUTS, LABELS - 1, "labels range from -1 to 1"),
         (INPUTS, LABELS[:4], "6 inputs but 4 labels"),
         (INPUTS, LABELS.float(), "dtype float32; expected integers"),
-        (INPUTS, LABELS[:, None], r"a tensor of shape \(6, 1\); expected a tensor of rank 1"),
+        (INPUTS, LABELS[:, None], r"a tensor of shape \(6, 1\); expected one integer per sample"),
+        (INPUTS, 1, "labels are of type int; expected one integer per sample"),
+        (INPUTS, int, "labels are the class int, not an instance"),
+        (INPUTS.tolist(), LABELS, r"torch\.tensor\(rows\)"),
+        (pd.DataFrame(INPUTS.numpy()), LABELS, r"\.to_numpy\(\)"),
         (INPUTS, [0, 1], "6 inputs but 2 labels"),
         (INPUTS, "labels", "labels are of type str"),
         (INPUTS, [[0], [1, 2]], "labels cannot be read"),

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import io
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,14 @@ from PIL import Image
 from torch.utils.data import TensorDataset
 
 from perdure.data import Dataset
-from perdure.streams import CropFlip, Scale, Stream, from_dataset, from_tensors
+from perdure.streams import (
+    CropFlip,
+    Scale,
+    Stream,
+    from_dataset,
+    from_image_folder,
+    from_tensors,
+)
 
 IMAGES = torch.arange(8 * 3, dtype=torch.uint8).view(8, 1, 1, 3)
 LABELS = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3])
@@ -240,12 +249,76 @@ def test_pil_images_with_other_pixels_are_opaque_with_eight_bits() -> None:
         stream = from_dataset([(Image.new(mode, (3, 2), value), label) for label in (0, 1)])
         return [int(channel[0, 0]) for channel in stream.tasks[0].samples().inputs[0]]
 
-    assert pixels("I;16", 300) == [1]
     assert pixels("I;16", 40000) == [156]
+    with pytest.warns(UserWarning, match="multiply"):
+        assert pixels("I;16", 300) == [1]
     assert pixels("RGBA", (10, 20, 30, 0)) == [255, 255, 255]
     assert pixels("RGBA", (10, 20, 30, 255)) == [10, 20, 30]
     with pytest.raises(ValueError, match=r"item 0 .*8 bits"):
         pixels("F", 0.5)
+
+
+def write_images(folder: Path, modes: list[str], label: int) -> list[Path]:
+    """Random images, each of them with another orientation in its EXIF data."""
+    draws = np.random.default_rng(label)
+    folder.mkdir(parents=True)
+    for number, mode in enumerate(modes):
+        pixels = draws.integers(256, size=(6, 6, 3), dtype=np.uint8)
+        exif = Image.Exif()
+        exif[0x0112] = number % 8 + 1
+        Image.fromarray(pixels).convert(mode).save(folder / f"{number:02}.png", exif=exif)
+    return sorted(folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    "modes",
+    [
+        ["RGB"] * 9,
+        ["L", *["RGB"] * 8],
+        [*["L"] * 8, "RGB"],
+        ["RGB", "L", "P", "RGBA", "LA", "1", "L", "RGB", "L"],
+    ],
+)
+def test_a_dataset_of_pil_images_is_the_same_stream_as_their_folder(
+    modes: list[str], tmp_path: Path
+) -> None:
+    paths = [write_images(tmp_path / "train" / c, modes, label) for label, c in enumerate("ab")]
+    tests = [write_images(tmp_path / "test" / c, ["L"] * 3, label) for label, c in enumerate("ab")]
+    folder = from_image_folder(tmp_path, size=6)
+
+    def dataset(classes: list[list[Path]]) -> list[tuple[Any, int]]:
+        return [
+            (Image.open(io.BytesIO(path.read_bytes())), label)
+            for label, found in enumerate(classes)
+            for path in found
+        ]
+
+    stream = from_dataset(dataset(paths), test=dataset(tests))
+    for found, expected in zip(
+        (stream.tasks[0].samples(), stream.tests[0].samples()),
+        (folder.tasks[0].samples(), folder.tests[0].samples()),
+        strict=True,
+    ):
+        assert torch.equal(found.inputs, expected.inputs)
+        assert torch.equal(found.labels, expected.labels)
+    swapped = from_dataset(dataset(tests), tests=[dataset(paths)])
+    assert torch.equal(swapped.tasks[0].samples().inputs, expected.inputs)
+    assert from_dataset(dataset(tests)).shape == (1, 6, 6)
+
+
+def test_images_that_differ_in_size_or_are_damaged_are_refused() -> None:
+    images = [Image.new("RGB", (6, 4)), Image.new("L", (4, 6))]
+    with pytest.raises(ValueError, match=r"item 1 .*resize"):
+        from_dataset([(image, 0) for image in images])
+    with pytest.raises(
+        ValueError, match=r"item 1 .*uint8 \[1, 4, 6\], the first uint8 \[3, 4, 6\]"
+    ):
+        from_dataset([(images[0], 0), (torch.zeros(1, 4, 6, dtype=torch.uint8), 0)])
+    content = io.BytesIO()
+    Image.effect_noise((99, 99), 9).save(content, "PNG")
+    damaged = Image.open(io.BytesIO(content.getvalue()[:-999]))
+    with pytest.raises(ValueError, match=r"item 1 .*cannot be used as an image"):
+        from_dataset([(images[0], 0), (damaged, 0)])
 
 
 def test_a_dataset_gives_the_same_stream_as_its_tensors() -> None:
@@ -389,5 +462,7 @@ def test_class_names_are_kept_and_must_match_the_classes() -> None:
     dataset = TensorDataset(inputs, labels)
     assert from_dataset(dataset, class_names=["a", "b", "c"]).class_names == ("a", "b", "c")
     assert stream.checksum == from_tensors(inputs, labels).checksum  # names change no result
-    with pytest.raises(ValueError, match="2 class names for 3 classes"):
+    with pytest.raises(ValueError, match=r"class names.*2.*3"):
         from_tensors(inputs, labels, class_names=["ant", "bee"])
+    with pytest.raises(ValueError, match="'ant' occurs twice"):
+        from_tensors(inputs, labels, class_names=["ant", "bee", "ant"])

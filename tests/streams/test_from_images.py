@@ -154,6 +154,54 @@ def test_images_are_upright_rgb_of_one_size(tmp_path: Path) -> None:
     assert from_image_folder(tmp_path, size=4, grayscale=True, test_share=0).shape == (1, 4, 4)
 
 
+def write_deep(path: Path, values: list[int]) -> None:
+    """A gray image with 16 bits per pixel."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(np.array([values], np.uint16)).save(path)
+
+
+def test_sixteen_bits_become_eight_of_one_scale(tmp_path: Path) -> None:
+    write_deep(tmp_path / "a" / "0.png", [0, 255, 256, 65535])
+    write_deep(tmp_path / "a" / "1.tif", [0, 1, 2, 3])
+    (tmp_path / "b").mkdir()
+    values = np.array([0, 256, 512, 65535], ">u2")  # Pillow opens the file in mode I
+    (tmp_path / "b" / "0.ppm").write_bytes(b"P5 4 1 65535\n" + values.tobytes())
+    stream = from_image_folder(tmp_path, size=(1, 4), grayscale=True, test_share=0)
+    rows = stream.tasks[0].samples().inputs.flatten(1).tolist()
+    assert rows == [[0, 0, 1, 255], [0, 0, 0, 0], [0, 1, 2, 255]]
+    assert stream.encoder is not None
+    old = Image.fromarray(np.array([[0, 255, 256, 65535]], np.int32))
+    old.format = "PNG"  # as older versions of Pillow open PNG files
+    assert stream.encoder.encode(old).flatten().tolist() == rows[0]
+
+
+def test_integers_of_unknown_scale_are_refused(tmp_path: Path) -> None:
+    """A scale that follows from the values of an image would differ within a data set."""
+    encoder = ImageEncoder(class_names=("a", "b"), height=2, width=2)
+    for largest in (1, 255, 256, 70_000):
+        image = Image.fromarray(np.full((2, 2), largest, np.int32))
+        with pytest.raises(ValueError, match=r"scale is unknown; convert"):
+            encoder.encode(image)
+    fill(tmp_path, "a", "b")
+    image.save(tmp_path / "a" / "9.tif")
+    with pytest.raises(ValueError, match=r"9\.tif cannot be read .*scale"):
+        from_image_folder(tmp_path)
+
+
+@pytest.mark.parametrize("test", [0, 4095, 4096])
+def test_sixteen_bits_of_which_at_most_twelve_are_used_produce_a_warning(
+    tmp_path: Path, test: int
+) -> None:
+    for number, folder in enumerate(("train/a", "train/b", "test/a", "test/b")):
+        write_deep(tmp_path / folder / "0.png", [0, test if number == 3 else 100 * number])
+    if test == 4096:
+        from_image_folder(tmp_path, size=2)  # a warning would be an error
+    else:
+        with pytest.warns(UserWarning, match="multiply") as caught:
+            from_image_folder(tmp_path, size=2)
+        assert len(caught) == 1
+
+
 def test_frames_of_one_video_stay_together(tmp_path: Path) -> None:
     fill(tmp_path, "a", "b", count=12)
     stream = from_image_folder(

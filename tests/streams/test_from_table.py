@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import warnings
 from pathlib import Path
@@ -27,6 +28,8 @@ RIDES: dict[str, list[Any]] = {
     "rider": [i // 2 for i in range(N)],
     "kind": ["car", "bike"] * (N // 2),
 }
+
+EVEN = list(range(0, 2 * N, 2))
 
 
 def as_csv(columns: dict[str, list[Any]], separator: str = ",") -> str:
@@ -87,7 +90,7 @@ def test_numbers_that_are_not_read_as_numbers_produce_a_warning(values: list[str
 
 def test_classes_that_differ_in_case_only_produce_a_warning() -> None:
     with pytest.warns(UserWarning, match="only in case: 'car' and 'Car'"):
-        from_table({"x": list(range(30)), "kind": ["Car", "car", "bus"] * 10}, "kind")
+        from_table({"x": EVEN[:30], "kind": ["Car", "car", "bus"] * 10}, "kind")
 
 
 def test_addresses_and_codes_are_categories_without_a_warning() -> None:
@@ -99,7 +102,7 @@ def test_addresses_and_codes_are_categories_without_a_warning() -> None:
 
 
 def test_tasks_name_classes_as_the_table_spells_them() -> None:
-    table = {"x": list(range(30)), "kind": [1.0, 2.0, 3.0] * 10}
+    table = {"x": EVEN[:30], "kind": [1.0, 2.0, 3.0] * 10}
     for tasks in ([[1.0, 2.0], [3.0]], [[1, 2], [3]], [["1", "2"], ["3.0"]]):
         stream = from_table(table, "kind", tasks=tasks)
         assert [task.name for task in stream.tasks] == ["1, 2", "3"]
@@ -119,10 +122,10 @@ def test_a_table_has_no_two_columns_of_one_name() -> None:
 
 
 def test_columns_may_be_tensors() -> None:
-    numbers = torch.arange(40)
-    stream = from_table({"x": numbers, "y": numbers % 12}, "y", test_share=0)
+    numbers = 2 * torch.arange(40)
+    stream = from_table({"x": numbers, "y": numbers // 2 % 12}, "y", test_share=0)
     assert stream.class_names == tuple(map(str, range(12)))
-    assert stream.tasks[0].samples().labels.equal(numbers % 12)
+    assert stream.tasks[0].samples().labels.equal(numbers // 2 % 12)
 
 
 @pytest.mark.parametrize("values", [["low", "inf"], ["inf", "low"]])
@@ -157,7 +160,7 @@ def test_columns_without_single_values_are_refused(tmp_path: Path) -> None:
 
 def test_names_that_cannot_be_saved_are_refused() -> None:
     with pytest.raises(ValueError, match="class names, is not valid Unicode"):
-        from_table({"x": list(range(20)), "kind": ["caf\udce9", "bar"] * 10}, "kind")
+        from_table({"x": EVEN[:20], "kind": ["caf\udce9", "bar"] * 10}, "kind")
 
 
 def test_inputs_are_finite() -> None:
@@ -207,8 +210,12 @@ def test_rows_that_belong_together_stay_together() -> None:
 
 def test_missing_values_are_refused_or_imputed() -> None:
     gaps = {**RIDES, "km": [None, *RIDES["km"][1:]], "city": ["", *RIDES["city"][1:]]}
-    with pytest.raises(ValueError, match=r"'km' has a missing value \(the first in row 1\)"):
+    with pytest.raises(ValueError, match=r"'km' has a missing value in row 1.*missing='impute'"):
         from_table(gaps, "kind")
+    with pytest.raises(ValueError, match=r"'city' of the test table .* in row 1.*'impute'"):
+        from_table(RIDES, "kind", test={**RIDES, "city": gaps["city"]})
+    with pytest.raises(ValueError, match=r"'km' has 2 missing values.*in row 1.*'impute'"):
+        from_table({**RIDES, "km": [None, None, *RIDES["km"][2:]]}, "kind")
     stream = from_table(gaps, "kind", features=["km", "city"], missing="impute", test_share=0)
     inputs = stream.tasks[0].samples().inputs
     assert inputs.shape == (N, 5)  # km, whether it is missing, three cities
@@ -238,8 +245,12 @@ def test_the_first_gap_of_a_column_may_be_in_later_rows(tmp_path: Path) -> None:
     assert from_table(later, "kind", encoder=encoder).shape == (1,)
     strict = from_table(rows, "kind").encoder
     assert strict is not None
-    with pytest.raises(ValueError, match="'km' has a missing value"):
-        strict.encode(later)
+    for refused in (
+        lambda: strict.encode(later),
+        lambda: from_table(later, "kind", encoder=strict, missing="impute"),
+    ):
+        with pytest.raises(ValueError, match=r"'km' has a missing value in row 1.*encoder"):
+            refused()
 
 
 @pytest.mark.parametrize(
@@ -409,6 +420,82 @@ def test_a_column_written_as_text_may_have_a_number_as_its_name(tmp_path: Path) 
     assert stream.class_names == expected.class_names
 
 
+# -- row numbers ----------------------------------------------------------------------------
+
+SORTED: dict[str, list[Any]] = {"km": [1, 3] * 20, "kind": ["bike"] * 20 + ["car"] * 20}
+"""A table whose row numbers tell the class."""
+
+
+def test_row_numbers_that_pandas_writes_are_no_feature(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas", reason="optional package not installed")
+    frame = pandas.DataFrame(SORTED)
+    frame.to_csv(tmp_path / "numbered.csv")
+    shuffled = frame.sample(frac=1, random_state=0)  # Parquet files contain only such an index
+    shuffled.to_parquet(tmp_path / "numbered.parquet")
+    read = pandas.read_csv(tmp_path / "numbered.csv")
+    for table in (tmp_path / "numbered.csv", tmp_path / "numbered.parquet", read):
+        with pytest.raises(ValueError, match=r"no name.*features"):
+            from_table(table, "kind")
+        assert from_table(table, "kind", features=["km"]).shape == (1,)
+    frame.to_csv(tmp_path / "plain.csv", index=False)
+    shuffled.to_parquet(tmp_path / "plain.parquet", index=False)
+    for name in ("plain.csv", "plain.parquet"):
+        assert from_table(tmp_path / name, "kind").shape == (1,)
+
+
+@pytest.mark.parametrize("name", ["", " ", "Unnamed: 0", "__index_level_0__"])
+def test_a_column_without_a_name_is_a_feature_only_if_it_is_listed(name: str) -> None:
+    table = {name: EVEN, **SORTED}
+    with pytest.raises(ValueError, match=r"column 1 .*no name.*features"):
+        from_table(table, "kind")
+    assert from_table(table, "kind", features=[name, "km"]).shape == (2,)
+    assert from_table(table, "kind", keep_together=name).shape == (1,)
+
+
+def test_an_encoder_reads_the_columns_of_the_first_table_only() -> None:
+    first = from_table(SORTED, "kind").encoder
+    assert from_table({"": EVEN, **SORTED}, "kind", encoder=first).shape == (1,)
+    listed = from_table({"": EVEN, **SORTED}, "kind", features=[""]).encoder
+    assert from_table({"": EVEN, **SORTED}, "kind", encoder=listed).shape == (1,)
+    with pytest.raises(ValueError, match="no column ''"):
+        from_table(SORTED, "kind", encoder=listed)
+
+
+@pytest.mark.parametrize("kind", [int, str, np.int64])
+@pytest.mark.parametrize("first", [0, 1])
+def test_row_numbers_with_a_name_produce_a_warning(first: int, kind: Any) -> None:
+    table = {**SORTED, "id": [kind(row + first) for row in range(40)]}
+    cases: list[dict[str, Any]] = [{}, {"features": ["id"]}, {"categorical": ["id"]}]
+    for options in cases:
+        with pytest.warns(UserWarning, match=r"'id'.*numbers of the rows.*features"):
+            encoder = from_table(table, "kind", **options).encoder
+    with pytest.warns(UserWarning, match=r"'id'.*numbers of the rows.*encoder"):
+        from_table(table, "kind", encoder=encoder)
+    from_table(table, "kind", features=["km"])  # a warning would be an error
+    from_table(table, "kind", keep_together="id")
+
+
+@pytest.mark.parametrize(
+    "values",
+    [[*range(39), 7], [float(row) for row in range(40)], list(range(2, 42)), ["", *range(1, 40)]],
+)
+def test_other_numbers_are_no_row_numbers(values: list[Any]) -> None:
+    from_table({**SORTED, "id": values}, "kind", missing="impute")
+    few = {name: column[15:25] for name, column in SORTED.items()}
+    from_table({**few, "id": list(range(10))}, "kind")  # too few rows to tell
+
+
+@pytest.mark.parametrize(
+    "setting", ["features=", "features=km+", "features= ", "categorical=", "keep_together="]
+)
+def test_an_empty_value_written_as_text_selects_no_column(setting: str, tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_text(as_csv({"": EVEN, **SORTED}))
+    with pytest.raises(ValueError, match=re.escape(repr(setting))):
+        stream_from_files("table", f"{tmp_path / 'rides.csv'},target=kind,{setting}")
+    with pytest.raises(ValueError, match="'target='"):
+        stream_from_files("table", f"{tmp_path / 'rides.csv'},target=")
+
+
 # -- new rows -------------------------------------------------------------------------------
 
 
@@ -476,7 +563,7 @@ def test_a_target_that_is_a_quantity_produces_a_warning() -> None:
 def test_a_target_with_a_value_for_nearly_every_row_is_refused() -> None:
     price = [number / 7 for number in range(1, 21)]
     with pytest.raises(ValueError, match="quantities"):
-        from_table({"km": list(range(40)), "price": price + price[:9] + [0.5] * 11}, "price")
+        from_table({"km": EVEN, "price": price + price[:9] + [0.5] * 11}, "price")
     first = from_table({"km": [1, 2] * 10, "kind": ["a", "b"] * 10}, "kind").encoder
     assert isinstance(first, TableEncoder)
     encoder = TableEncoder(target="price", class_names=("0.5", "1.5"), columns=first.columns)

@@ -140,10 +140,10 @@ def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
             )
         found = as_tensors(array, "labels")
     else:
-        raise ValueError(f"labels are {describe(labels)}; expected a tensor of rank 1")
+        raise ValueError(f"labels are {describe(labels)}; expected one integer per sample, [n]")
     _check_dense("labels", found)
     if found.ndim != 1:
-        raise ValueError(f"labels are {describe(found)}; expected a tensor of rank 1")
+        raise ValueError(f"labels are {describe(found)}; expected one integer per sample, [n]")
     if found.dtype not in _LABELS:
         names = ", ".join(map(dtype_name, _LABELS))
         raise ValueError(
@@ -168,9 +168,10 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
         if low < 0:
             raise ValueError(f"labels range from {int(low)} to {int(high)}; expected 0 or more")
     elif low < 0 or high >= classes:
+        remedy = "" if low < 0 else "; create the learner with grow=True to add outputs"
         raise ValueError(
             f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, "
-            f"so expected 0 to {classes - 1}"
+            f"so expected 0 to {classes - 1}{remedy}"
         )
 
 
@@ -241,4 +242,6 @@ def describe(value: object) -> str:
     """Describe an unexpected argument."""
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)}"
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not an instance of it"
     return f"of type {type(value).__name__}"

@@ -104,6 +104,31 @@ def _read_parquet(path: Path) -> dict[str, Sequence[Any]]:
         ) from None
 
 
+_UNNAMED = re.compile(r"|Unnamed: \d+(_level_\d+)?|__index_level_\d+__")
+"""What stands for the name of a column without one: nothing in CSV files, and pandas' names."""
+
+
+def is_unnamed(name: str) -> bool:
+    """Whether a column has no name, such as the row numbers that pandas writes.
+
+    >>> [is_unnamed(name) for name in ("", " ", "Unnamed: 0", "__index_level_0__", "index", "0")]
+    [True, True, True, True, False, False]
+    """
+    return _UNNAMED.fullmatch(name.strip()) is not None
+
+
+def are_row_numbers(values: Sequence[Any]) -> bool:
+    """Whether these are the integers from 0 or from 1 in order; False for fewer than 20 values.
+
+    >>> [are_row_numbers(values) for values in (range(20), range(1, 21), [*range(19), 0], range(5))]
+    [True, True, False, False]
+    """
+    if len(values) < 20:
+        return False
+    start = int(str(values[0]).strip() == "1")
+    return all(str(value).strip() == str(row) for row, value in enumerate(values, start))
+
+
 def is_missing(value: Any) -> bool:
     """Whether a cell counts as missing."""
     if isinstance(value, str):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ from torch import Tensor
 
 from perdure.arguments import as_list, as_whole
 from perdure.streams.from_tensors import Array, from_tensors
-from perdure.streams.image_encoder import as_channels, as_opaque
+from perdure.streams.image_encoder import as_channels, as_plain, reason_of, warn_of_low_values
 from perdure.streams.pairs import divide
 from perdure.streams.stream import Augment, Normaliser, Stream
 from perdure.structures import Inputs, as_tensors, layout, leaves, map_leaves
@@ -50,9 +50,11 @@ def from_dataset(
 
     Args:
         dataset: Training data: a sequence of pairs (input, label), or of dicts in which the key
-            "labels" holds the label and the others the input. PIL images become uint8 tensors
-            [channels, height, width], transparent ones on white; tensors and arrays are used as
-            they are. All items must have the same shape and dtype. Labels are whole numbers.
+            "labels" holds the label and the others the input. PIL images are read as by
+            `from_image_folder`, but not resized: they are turned upright according to their EXIF
+            data, and become uint8 tensors [3, height, width], or [1, height, width] if all of them
+            are gray. Tensors and arrays are used as they are. All items must have the same shape
+            and dtype. Labels are whole numbers.
         tasks: Rows of each task. Samples in no task are omitted.
         groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted,
             with a warning.
@@ -83,14 +85,19 @@ def from_dataset(
     """
     if tests is not None:
         tests = as_list("tests", tests, "a test dataset for each task")
-    inputs, labels = _collect(dataset, "dataset")
+    train = _collect(dataset, "dataset")
+    parts = tests or ([] if test is None else [test])
+    held_out = [_collect(part, "test dataset") for part in parts]
+    peaks = [peak for items in (train, *held_out) for peak in items.peaks]
+    warn_of_low_values(peaks, "the dataset")
+    (inputs, labels), *pairs = _with_equal_channels([train, *held_out])
     return from_tensors(
         inputs,
         labels,
         tasks=tasks,
         groups=groups,
-        test=None if test is None else _collect(test, "test dataset"),
-        tests=None if tests is None else [_collect(part, "test dataset") for part in tests],
+        test=None if test is None else pairs[0],
+        tests=None if tests is None else pairs,
         keep_together=keep_together,
         classes=classes,
         class_names=class_names,
@@ -102,8 +109,19 @@ def from_dataset(
     )
 
 
-def _collect(dataset: MapDataset, what: str) -> tuple[Inputs, npt.NDArray[Any]]:
-    """The inputs of a dataset, as a structure of tensors, and the labels."""
+class _Items(NamedTuple):
+    """The items of a dataset."""
+
+    inputs: Inputs
+    labels: npt.NDArray[Any]
+    images: bool
+    """Whether the inputs are PIL images."""
+    peaks: list[int]
+    """The largest value of each image with 16 bits per pixel."""
+
+
+def _collect(dataset: MapDataset, what: str) -> _Items:
+    """The items of a dataset; the inputs are a structure of tensors."""
     indexed = hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")
     if not indexed or isinstance(dataset, Mapping):
         raise ValueError(
@@ -114,24 +132,45 @@ def _collect(dataset: MapDataset, what: str) -> tuple[Inputs, npt.NDArray[Any]]:
     if not size:
         raise ValueError(f"the {what} is empty")
     inputs: Inputs = None
-    labels = []
+    images = True
+    labels, peaks = [], []
     expected = ""
     for i in range(size):
         name = f"item {i} of the {what}"
         item, label = divide(dataset[i], name)
-        item = _pixels(item, f"the input of {name}") if hasattr(item, "getbands") else item
+        images = images and hasattr(item, "getbands")
+        if hasattr(item, "getbands"):
+            item, peak = _pixels(item, f"the input of {name}")
+            peaks += [] if peak is None else [peak]
         row = map_leaves(lambda leaf: leaf[None], as_tensors(item, f"the input of {name}"))
         if inputs is None:
             inputs = map_leaves(lambda leaf: leaf.new_empty((size, *leaf.shape[1:])), row)
-            expected = layout(row)
+        elif images and row.shape[1] < inputs.shape[1]:
+            row = row.expand(-1, 3, -1, -1)
+        elif images and row.shape[1] > inputs.shape[1]:  # the earlier images are gray
+            gray, inputs = inputs, inputs.new_empty((size, 3, *inputs.shape[2:]))
+            inputs[:i] = gray[:i]
+        expected = layout(inputs)
         if (found := layout(row)) != expected:
+            hint = "; resize the images in the dataset, after ImageOps.exif_transpose"
             raise ValueError(
                 f"{name} is {found}, the first {expected}; all must have the same shape and dtype"
+                f"{hint if images else ''}"
             )
         for storage, leaf in zip(leaves(inputs), leaves(row), strict=True):
             storage[i] = leaf[0]
         labels.append(_label(label, name))
-    return inputs, np.array(labels)
+    return _Items(inputs, np.array(labels), images, peaks)
+
+
+def _with_equal_channels(parts: Sequence[_Items]) -> list[tuple[Inputs, npt.NDArray[Any]]]:
+    """The inputs and labels; gray images have three channels if images of another part have."""
+    if all(part.images for part in parts):
+        channels = max(part.inputs.shape[1] for part in parts)
+        return [
+            (part.inputs.expand(-1, channels, -1, -1).contiguous(), part.labels) for part in parts
+        ]
+    return [(part.inputs, part.labels) for part in parts]
 
 
 def _label(label: Any, item: str) -> int:
@@ -144,10 +183,15 @@ def _label(label: Any, item: str) -> int:
     return as_whole(f"the label of {item}", label)
 
 
-def _pixels(image: Any, what: str) -> Tensor:
-    """A PIL image as a uint8 tensor [channels, height, width]: one channel if it is gray."""
+def _pixels(image: Any, what: str) -> tuple[Tensor, int | None]:
+    """A PIL image as a uint8 tensor [channels, height, width], one channel if it is gray; its peak.
+
+    The peak is the largest value if the image has 16 bits per pixel, otherwise None.
+    """
     try:
-        image = as_opaque(image)
-    except ValueError as error:
-        raise ValueError(f"{what} cannot be used as an image: {error}") from None
-    return as_channels(np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB")))
+        image, peak = as_plain(image)
+        pixels = np.asarray(image if image.mode in ("L", "RGB") else image.convert("RGB"))
+    except Exception as error:  # of any of Pillow's decoders
+        reason = reason_of(error)
+        raise ValueError(f"{what} cannot be used as an image: {reason}") from error
+    return as_channels(pixels), peak

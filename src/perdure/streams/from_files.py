@@ -21,6 +21,8 @@ _FUNCTIONS: dict[str, tuple[str, ...]] = {
     "table": ("encoder",),
 }
 """Arguments that cannot be written as text."""
+_LISTS = ("features", "categorical")
+"""Arguments that are lists, separated by plus signs."""
 
 
 def file_options(kind: str) -> dict[str, inspect.Parameter]:
@@ -52,6 +54,9 @@ def stream_from_files(kind: str, text: str) -> Stream:
             raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(options)}")
         if name in values:
             raise ValueError(f"{name} is given twice")
+        parts = value.split("+") if name in _LISTS else [value]
+        if not all(map(str.strip, parts)):
+            raise ValueError(f"{setting!r} has an empty value; fill it in, or omit {name}")
         values[name] = _value(name, value)
     for name, option in options.items():
         if option.default is option.empty and name not in values:
@@ -61,7 +66,7 @@ def stream_from_files(kind: str, text: str) -> Stream:
 
 def _value(name: str, text: str) -> Any:
     """A number, a switch, a list separated by plus signs, height x width, or text."""
-    if name in ("features", "categorical"):
+    if name in _LISTS:
         return text.split("+")
     if name in ("target", "keep_together", "test", "name"):  # text, also if it is a number
         return text

@@ -15,7 +15,12 @@ from perdure.arguments import as_count, check_callable, check_choices
 from perdure.records import Samples
 from perdure.streams.encoder import Encoder, first_names, labels_of
 from perdure.streams.holdout import as_ids
-from perdure.streams.image_encoder import FORMATS, ImageEncoder
+from perdure.streams.image_encoder import (
+    FORMATS,
+    ImageEncoder,
+    read_images,
+    warn_of_low_values,
+)
 from perdure.streams.layout import TEST_SHARE, Layout, build_stream, warn_of_single_class
 from perdure.streams.stream import Augment, Normaliser, Stream
 
@@ -50,7 +55,8 @@ def from_image_folder(
     without such a folder a share of every class of every task is held out, always the same. Other
     folders next to `train` are left out, with a warning. Images are turned upright according to
     their EXIF data, converted to RGB, scaled to cover `size`, cropped at the centre and stored as
-    uint8 [3, height, width]. Files are JPEG, PNG, WebP, BMP, GIF, TIFF or PPM; hidden files and
+    uint8 [3, height, width]. Images with 16 bits per pixel keep the upper 8, with a warning if all
+    values are below 4096. Files are JPEG, PNG, WebP, BMP, GIF, TIFF or PPM; hidden files and
     files with the suffix of another format are ignored.
 
     Args:
@@ -120,18 +126,22 @@ def from_image_folder(
     keys = range(n) if keep_together is None else [keep_together(image.path) for image in train]
     ids = as_ids(keys, n)
     held_out: list[Tensor] = []
+    test_peaks: list[int] = []
     test = test_tasks = None
     if divided and (root / "test").is_dir():
         if test_share is not None:
             raise ValueError(f"{root} has a folder test; omit test_share")
         found = _find(root / "test", by_folder)
         test_labels = labels_of([image.label for image in found], names)
-        test = Samples(reader.encode([image.path for image in found]), test_labels)
+        test_inputs, test_peaks = read_images(reader, [image.path for image in found])
+        test = Samples(test_inputs, test_labels)
         test_tasks = [image.task for image in found] if by_folder else None
     else:
         held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
+    inputs, peaks = read_images(reader, [image.path for image in train])
+    warn_of_low_values(peaks + test_peaks, str(root))
     return build_stream(
-        Samples(reader.encode([image.path for image in train]), labels),
+        Samples(inputs, labels),
         layout,
         held_out,
         ids,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +12,13 @@ import torch
 
 from perdure.arguments import as_count, as_list, check_choices
 from perdure.records import Samples
-from perdure.streams.columns import is_missing, read_columns, texts_of
+from perdure.streams.columns import (
+    are_row_numbers,
+    is_missing,
+    is_unnamed,
+    read_columns,
+    texts_of,
+)
 from perdure.streams.encoder import Encoder, first_names, labels_of, places_of, plain
 from perdure.streams.holdout import as_ids
 from perdure.streams.layout import (
@@ -23,7 +29,7 @@ from perdure.streams.layout import (
     warn_of_single_class,
 )
 from perdure.streams.stream import Stream
-from perdure.streams.table_encoder import TableEncoder, warn_of_scales
+from perdure.streams.table_encoder import TableEncoder, missing_values, warn_of_scales
 
 
 def from_table(
@@ -62,7 +68,9 @@ def from_table(
         table: A CSV file with a header, a Parquet file (needs pyarrow), a pandas or
             polars DataFrame, a mapping from column names to values, or a list of rows as dicts.
         target: Column with the class.
-        features: Columns to use as inputs; by default all that have no other purpose.
+        features: Columns to use as inputs; by default all that have no other purpose. A column
+            without a name, such as the row numbers that pandas writes, must be listed. A column
+            that contains the numbers of the rows produces a warning.
         categorical: Columns with numbers, dates, or numbers and text that are categories. Dates as
             text, and text among numbers, produce a warning in other columns.
         tasks: A column, whose values are the tasks in the order in which they first appear; or the
@@ -127,6 +135,8 @@ def from_table(
         if not isinstance(column, str) or column not in columns:
             found = ", ".join(columns) or "none"
             raise ValueError(f"the table has no column {column!r}; it has {found}")
+    if encoder is None and features is None:
+        _check_unnamed(list(columns), used)
     if target in used:
         raise ValueError(f"the target {target!r} cannot be a feature")
     if not used:
@@ -139,6 +149,9 @@ def from_table(
     n = len(columns[target])
     if not n:
         raise ValueError("the table has no rows")
+    for column in used:
+        if are_row_numbers(columns[column]):
+            _warn_of_row_numbers(column, encoder)
     texts = texts_of(columns[target], target)
     known_classes = () if encoder is None else encoder.class_names
     classes = _classes(texts, target, known_classes)
@@ -170,7 +183,7 @@ def from_table(
             train=trained.nonzero().squeeze(1).numpy(),
             known=known.numpy(),
             impute=missing == "impute",
-            gaps={c for c in used if any(map(is_missing, [*columns[c], *other.get(c, ())]))},
+            gaps=_find_gaps(used, columns, other, refuse=missing == "refuse"),
             standardise=standardise != "no",
             max_categories=max_categories,
         )
@@ -199,6 +212,49 @@ def from_table(
         name=name,
         drop_last=drop_last,
         shuffle=shuffle,
+    )
+
+
+def _check_unnamed(columns: Sequence[str], used: Sequence[str]) -> None:
+    """Raise ValueError if one of the columns that are used by default has no name."""
+    for column in used:
+        if is_unnamed(column):
+            alias = f" (it is read as {column!r})" if column.strip() else ""
+            raise ValueError(
+                f"column {columns.index(column) + 1} of the table has no name{alias}; if it "
+                "contains row numbers, write the table without them (index=False in pandas), "
+                "otherwise name it or list the columns to use as features (features=age+income "
+                "for the command)"
+            )
+
+
+def _find_gaps(
+    used: Sequence[str],
+    columns: Mapping[str, Sequence[Any]],
+    test: Mapping[str, Sequence[Any]],
+    *,
+    refuse: bool,
+) -> set[str]:
+    """The columns with missing values, which may be refused, in the table or the test table."""
+    found = set()
+    for where, table in (("", columns), (" of the test table", test)):
+        for column in used:
+            gaps = [is_missing(value) for value in table.get(column, ())]
+            if any(gaps):
+                found.add(column)
+                if refuse:
+                    remedy = "pass missing='impute' (missing=impute for the command)"
+                    raise ValueError(missing_values(f"column {column!r}{where}", gaps, remedy))
+    return found
+
+
+def _warn_of_row_numbers(column: str, encoder: Encoder | None) -> None:
+    """Warn of a column that contains the numbers of the rows."""
+    remedy = "leave it out of features" if encoder is None else "create a new encoder without it"
+    warnings.warn(
+        f"column {column!r} contains the numbers of the rows; a network can learn from them where "
+        f"the classes are in the table, and tests are then too optimistic: {remedy}",
+        stacklevel=3,
     )
 
 

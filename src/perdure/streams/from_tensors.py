@@ -16,7 +16,7 @@ from torch import Tensor
 
 from perdure.arguments import as_count, as_list, as_whole, check_choices, is_list
 from perdure.streams.augment import Scale
-from perdure.streams.encoder import first_names
+from perdure.streams.encoder import check_names, first_names
 from perdure.streams.holdout import as_ids
 from perdure.streams.pairs import Pair, as_tensor, check_samples, make_tests
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
@@ -94,8 +94,12 @@ def from_tensors(
             "class_names is a set; expected a list of names in the order of the labels"
         )
     class_names = tuple(map(str, as_list("class_names", class_names, "a list of names")))
+    check_names("class names", class_names)
     if class_names and len(class_names) != classes:
-        raise ValueError(f"there are {len(class_names)} class names for {classes} classes")
+        raise ValueError(
+            f"the number of class names is {len(class_names)}, that of classes {classes}; expected "
+            "one name per class"
+        )
     n = len(train.labels)
     ids = torch.arange(n) if keep_together is None else as_ids(keep_together, n)
     shape = shapes(train.inputs)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -23,6 +25,8 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 other formats Pillow starts a program: for EPS, Ghostscript."""
 MAX_SIDE = 4096
 """Largest height and width of inputs in pixels."""
+MAX_12_BIT = 4095
+"""Largest value of images with 12 bits per pixel, as cameras and scanners in medicine make them."""
 
 
 class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
@@ -57,20 +61,27 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
             ValueError: If one of them cannot be read as an image.
         """
         images = list(source) if isinstance(source, list | tuple) else [source]
-        mode, channels = ("L", 1) if self.grayscale else ("RGB", 3)
-        inputs = torch.empty(len(images), channels, self.height, self.width, dtype=torch.uint8)
-
-        def read(number: int) -> None:
-            inputs[number] = _decode(images[number], (self.width, self.height), mode)
-
-        with ThreadPoolExecutor() as pool:
-            for _ in pool.map(read, range(len(images))):
-                pass
+        inputs, _ = read_images(self, images)
         return inputs
 
 
-def _decode(source: Any, size: tuple[int, int], mode: str) -> Tensor:
-    """One image [channels, height, width], from a path, a binary file or a PIL image."""
+def read_images(encoder: ImageEncoder, images: Sequence[Any]) -> tuple[Tensor, list[int]]:
+    """The images as `encoder` encodes them, and the peaks of those with 16 bits per pixel."""
+    mode, channels = ("L", 1) if encoder.grayscale else ("RGB", 3)
+    height, width = encoder.height, encoder.width
+    inputs = torch.empty(len(images), channels, height, width, dtype=torch.uint8)
+
+    def read(number: int) -> int | None:
+        inputs[number], peak = _decode(images[number], (width, height), mode)
+        return peak
+
+    with ThreadPoolExecutor() as pool:
+        peaks = list(pool.map(read, range(len(images))))
+    return inputs, [peak for peak in peaks if peak is not None]
+
+
+def _decode(source: Any, size: tuple[int, int], mode: str) -> tuple[Tensor, int | None]:
+    """One image [channels, height, width], from a path, a binary file or a PIL image; its peak."""
     from PIL import Image, ImageOps
 
     try:
@@ -81,32 +92,60 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> Tensor:
         elif not (given or hasattr(source, "read")):
             raise ValueError("expected a path, an open binary file or a PIL image")
         with nullcontext(source) if given else Image.open(source, formats=FORMATS) as opened:
-            image = as_opaque(ImageOps.exif_transpose(opened)).convert(mode)
-            pixels = np.asarray(ImageOps.fit(image, size, Image.Resampling.BICUBIC))
+            plain, peak = as_plain(opened)
+            pixels = np.asarray(ImageOps.fit(plain.convert(mode), size, Image.Resampling.BICUBIC))
     except Exception as error:  # of any of Pillow's decoders
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
         name = source if isinstance(source, str | Path) else type(source).__name__
-        raise ValueError(f"{name} cannot be read as an image: {reason}") from error
-    return as_channels(pixels)
+        raise ValueError(f"{name} cannot be read as an image: {reason_of(error)}") from error
+    return as_channels(pixels), peak
 
 
-def as_opaque(image: Image.Image) -> Image.Image:
-    """A PIL image with 8 bits per channel and without transparency, in any such mode.
+def as_plain(original: Image.Image) -> tuple[Image.Image, int | None]:
+    """A PIL image, upright, opaque and with 8 bits per channel, in any such mode; and its peak.
+
+    The peak is the largest value of an image with 16 bits per pixel, otherwise None. Such images
+    keep their upper 8 bits, so that all images have one scale. Their mode is "I;16", or "I" if the
+    file is a PPM, or a PNG in older versions of Pillow. Other images in mode "I" have 32 bits per
+    pixel and no scale that is known: it could only follow from the values of each image.
 
     Raises:
-        ValueError: If its pixels are floating-point numbers.
+        ValueError: If its pixels are floating-point numbers or have 32 bits.
     """
-    from PIL import Image
+    from PIL import Image, ImageOps
 
+    image, peak = ImageOps.exif_transpose(original), None
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers; convert them to 8 bits")
-    if image.mode.startswith("I"):  # 16 bits per pixel, which Pillow would clip
-        image = Image.fromarray((np.asarray(image).clip(0, 65535) >> 8).astype(np.uint8))
+    if image.mode == "I" and original.format not in ("PNG", "PPM"):
+        raise ValueError(
+            "its pixels are integers of 32 bits, whose scale is unknown; convert them to uint8 if "
+            "the largest value is 255, or to uint16 if it is 65535"
+        )
+    if image.mode.startswith("I"):
+        values = np.asarray(image)
+        peak = int(values.max())
+        image = Image.fromarray((values >> 8).astype(np.uint8))
     if image.mode in ("P", "LA", "PA") or "transparency" in image.info:
         image = image.convert("RGBA")
     if image.mode == "RGBA":  # on white, as viewers show it
         image = Image.alpha_composite(Image.new("RGBA", image.size, "white"), image)
-    return image
+    return image, peak
+
+
+def reason_of(error: Exception) -> str:
+    """The first line of an error of Pillow, or its type if it has no text."""
+    return str(error).splitlines()[0] if str(error) else type(error).__name__
+
+
+def warn_of_low_values(peaks: Iterable[int], where: str) -> None:
+    """Warn if all images with 16 bits use at most 12 of them; `peaks` are their largest values."""
+    peak = max(peaks, default=MAX_12_BIT + 1)
+    if peak <= MAX_12_BIT:
+        warnings.warn(
+            f"the largest value of the images with 16 bits in {where} is {peak}, so 8 bits keep "
+            f"{(peak >> 8) + 1} levels of gray; if they have 12 bits, multiply their values by 16",
+            stacklevel=3,
+        )
 
 
 def as_channels(pixels: NDArray[np.uint8]) -> Tensor:

@@ -39,6 +39,8 @@ hundreds of its standard deviations; training would diverge."""
 CLIPPED_SHARE = 0.1
 """Share of the training values of a column that may exceed the limit without a warning. In sparse
 columns, such as pixels at the border of images, a few per cent exceed it without harm."""
+_NO_GAPS = "create a new encoder: this one was created without missing='impute'"
+"""What to do about missing values in rows that an encoder without gaps receives."""
 Floats = npt.NDArray[np.float64]
 Encoded = npt.NDArray[np.float32]
 
@@ -81,7 +83,7 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
                 raise ValueError(f"column {self.name!r}, row {row + 1}: {error}") from None
         gaps = np.isnan(numbers)
         if gaps.any() and not self.impute:
-            raise ValueError(_missing_values(self.name, gaps))
+            raise ValueError(missing_values(f"column {self.name!r}", gaps.tolist(), _NO_GAPS))
         with np.errstate(over="ignore"):
             scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
         if self.limit is not None:
@@ -109,7 +111,7 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
         texts = [as_text(value) for value in values]
         gaps = np.array([text is None for text in texts])
         if gaps.any() and not self.impute:
-            raise ValueError(_missing_values(self.name, gaps))
+            raise ValueError(missing_values(f"column {self.name!r}", gaps.tolist(), _NO_GAPS))
         places = places_of(self.categories)
         encoded = np.zeros((len(texts), len(self.categories)), dtype=np.float32)
         for row, text in enumerate(texts):
@@ -311,10 +313,12 @@ def warn_of_scales(
         )
 
 
-def _missing_values(name: str, gaps: npt.NDArray[np.bool_]) -> str:
-    count, first = int(gaps.sum()), int(gaps.argmax()) + 1
-    what = "a missing value" if count == 1 else f"{count} missing values"
+def missing_values(column: str, gaps: Sequence[bool], remedy: str) -> str:
+    """The message about missing values in the rows with gaps, which can be filled in."""
+    rows = [row for row, gap in enumerate(gaps, 1) if gap]
+    if len(rows) == 1:
+        return f"{column} has a missing value in row {rows[0]}; fill it in, or {remedy}"
+    count, first = len(rows), rows[0]
     return (
-        f"column {name!r} has {what} (the first in row {first}); fill them in, or create the "
-        "stream, the first one if an encoder is given, with missing='impute'"
+        f"{column} has {count} missing values (the first in row {first}); fill them in, or {remedy}"
     )
