@@ -90,10 +90,11 @@ class UserStream(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
+def load_user_stream(reference: str, *, again: bool = False, progress: bool = False) -> UserStream:
     """The stream that a user's `module:function` returns, or one read from a folder or file.
 
     A stream that can be read repeatedly is built once, unless `again` asks for a new one.
+    `progress` shows on stderr that many images are read.
     """
     kind, _, rest = reference.partition(":")
     from_files = kind in FILE_STREAMS
@@ -107,7 +108,8 @@ def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
             warnings.simplefilter("ignore", hidden)  # as Python does outside of tests
         if from_files:
             try:
-                stream = stream_from_files(kind, rest)
+                with decoding_progress(reference, shown=progress) as show:
+                    stream = stream_from_files(kind, rest, on_progress=show)
             except (ValueError, OSError) as error:
                 raise ValueError(f"{reference}: {error}") from None
         else:

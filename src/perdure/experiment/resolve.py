@@ -55,6 +55,7 @@ def resolve(
     initial_evaluation: bool = False,
     check_device: bool = True,
     progress: bool = False,
+    reread: bool = True,
 ) -> RunConfig:
     """Complete a choice of stream and method with published hyperparameters and defaults.
 
@@ -71,7 +72,9 @@ def resolve(
         prequential_window: Implies `prequential`.
         buffer_bytes: A number, or text such as "64MB".
         check_device: Whether the device must be available on this machine.
-        progress: Whether to show on stderr that a large dataset is decoded.
+        progress: Whether to show on stderr that a large dataset is decoded or many images are read.
+        reread: Whether to build a user's own stream again if this process has built it before;
+            its data may have changed since.
 
     Raises:
         ValueError: If a name is unknown, a value is invalid, or the data cannot be read.
@@ -173,7 +176,7 @@ def resolve(
     data = read_dataset(replace(config, device="cpu"), progress=progress)
     if data is not None:
         return replace(config, data_checksum=data.checksum)
-    own = load_user_stream(stream, again=True)
+    own = load_user_stream(stream, again=reread, progress=progress)
     return replace(config, data_checksum=own.stream.checksum, notes=(*notes, *own.warnings))
 
 

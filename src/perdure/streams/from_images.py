@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from perdure.arguments import as_count, check_callable, check_choices
+from perdure.data.spec import OnProgress
 from perdure.records import Samples
 from perdure.streams.encoder import Encoder, first_names, labels_of
 from perdure.streams.holdout import as_ids
@@ -41,6 +42,7 @@ def from_image_folder(
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
     drop_last: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> Stream:
     """Create a stream from images in one folder per class, which are read once into memory.
 
@@ -74,6 +76,7 @@ def from_image_folder(
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].
         drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+        on_progress: Called with the number of images read so far and the number of images.
 
     Raises:
         ValueError: If the folder does not have this structure, an image cannot be read, or the
@@ -121,17 +124,24 @@ def from_image_folder(
     ids = as_ids(keys, n)
     held_out: list[Tensor] = []
     test = test_tasks = None
+    found: list[_Image] = []
+
+    def read(images: Sequence[_Image], before: int) -> Tensor:
+        total = len(train) + len(found)
+        show = on_progress and (lambda done, _: on_progress(before + done, total))
+        return reader.encode([image.path for image in images], on_progress=show)
+
     if divided and (root / "test").is_dir():
         if test_share is not None:
             raise ValueError(f"{root} has a folder test; omit test_share")
         found = _find(root / "test", by_folder)
         test_labels = labels_of([image.label for image in found], names)
-        test = Samples(reader.encode([image.path for image in found]), test_labels)
+        test = Samples(read(found, 0), test_labels)
         test_tasks = [image.task for image in found] if by_folder else None
     else:
         held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
     return build_stream(
-        Samples(reader.encode([image.path for image in train]), labels),
+        Samples(read(train, len(found)), labels),
         layout,
         held_out,
         ids,

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from perdure.data.spec import OnProgress
 from perdure.streams.encoder import Encoder
 
 if TYPE_CHECKING:
@@ -46,12 +47,13 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
                 f"size is {self.height} x {self.width}; expected 1 to {MAX_SIDE} pixels each"
             )
 
-    def encode(self, source: Any) -> Tensor:
+    def encode(self, source: Any, *, on_progress: OnProgress | None = None) -> Tensor:
         """The images as uint8 [n, channels, height, width].
 
         Args:
             source: Images: paths of files, open binary files such as `io.BytesIO`, or PIL images.
                 A single one may be given without a list.
+            on_progress: Called with the number of images read so far and the number of images.
 
         Raises:
             ValueError: If one of them cannot be read as an image.
@@ -64,8 +66,9 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
             inputs[number] = _decode(images[number], (self.width, self.height), mode)
 
         with ThreadPoolExecutor() as pool:
-            for _ in pool.map(read, range(len(images))):
-                pass
+            for done, _ in enumerate(pool.map(read, range(len(images))), start=1):
+                if on_progress is not None:
+                    on_progress(done, len(images))
         return inputs
 
 
