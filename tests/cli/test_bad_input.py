@@ -30,6 +30,8 @@ def no_parameters(shape, classes): return nn.Flatten()
 def fails(shape, classes): raise RuntimeError("out of ideas")
 def no_stream(): return None
 def failing_stream(): raise KeyError("batches")
+def needs(rows): return None
+def refused(): return perdure.from_tensors([1.0], [-1])
 class NoLearner: pass
 class Greedy(perdure.SGD):
     def __init__(self, network, *, appetite: int = 1, **common):
@@ -185,6 +187,8 @@ CASES = {
     "run nets:value": "stream 'nets:value' returned int",
     "run nets:no_stream": "stream 'nets:no_stream' returned NoneType",
     "run nets:failing_stream": "stream 'nets:failing_stream' failed: KeyError: 'batches' (nets.py",
+    "run nets:needs": "stream 'nets:needs' must be callable without arguments",
+    "run nets:refused": "(nets.py, line 14)",
     "run nets:value --data .": "nets:value supplies its own data",
     "run nets:value --validation 1": "--validation is 1.0",
     "run --method nets:NoLearner": "method 'nets:NoLearner' is not a subclass of perdure.Learner",
@@ -196,10 +200,10 @@ CASES = {
     "run --network broken:network": "No module named 'there_is_no_such_module'",
     "run --network nets:nothing": "network 'nets:nothing': nets has no 'nothing'",
     "run --network nets:no_module": "returned a str, not an nn.Module",
-    "run --network nets:no_arguments": "TypeError: no_arguments() takes 0 positional arguments",
+    "run --network nets:no_arguments": "takes (input shape, classes)",
     "run --network nets:no_parameters": "no parameters",
     "run --network nets:fails": "RuntimeError: out of ideas (nets.py, line 10)",
-    "run --network nets:value": "TypeError: 'int' object is not callable",
+    "run --network nets:value": "'nets:value' must be a function",
     "run --network nets:wrong_head": "the network has 3 outputs; s-mnist has 10 classes",
     "run --network nets:wrong_input": "uint8 [1, 28, 28]",
 }
