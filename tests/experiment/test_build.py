@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -398,6 +399,12 @@ def test_folders_without_a_finished_run_are_refused(finished: Path, tmp_path: Pa
     (begun / "result.json").unlink()
     with pytest.raises(ValueError, match=r"result.json is missing: .* is not a finished run"):
         load_run(begun)
+
+
+def test_a_folder_that_contains_runs_is_refused_with_one_to_pass(finished: Path) -> None:
+    for folder in [*finished.parents][:3]:
+        with pytest.raises(ValueError, match=f"pass .*{re.escape(str(finished))}$"):
+            load_run(folder)
 
 
 def test_a_run_without_its_networks_is_refused(finished: Path, tmp_path: Path) -> None:
