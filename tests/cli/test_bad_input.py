@@ -61,7 +61,8 @@ CASES = {
     "run --sed 3": "did you mean --seeds?",
     "analyze --sed 3": "did you mean --seed?",
     "run s-mnist r-mnist": "r-mnist",
-    "run --lr": "'--lr'",
+    "run --lr": "'--lr'; see",
+    "report runs --format pdf": "('html', 'md', 'tex')",
     "run --lr fast": "--lr: 'fast' is not a number",
     "run --lr None": "--lr: 'None' is not a number",
     "run --batch 2.5": "--batch: '2.5' is not a whole number",
@@ -83,9 +84,13 @@ CASES = {
     "data verify --data nowhere": "nowhere",
     "analyze --sigmas 0,1e39": "sigmas are 0, 1e+39",
     # names
-    "run s-mnits": "'s-mnits'; choose from s-mnist, r-mnist",
-    "run ''": "unknown stream ''",
-    "run --method clsre": "'clsre'; choose from clser, mean-er",
+    "run s-mnits": "did you mean s-mnist?",
+    "run ''": "unknown stream ''; choose from s-mnist, r-mnist",
+    "run pets": "did you mean images:pets?",
+    "run pets,size=8": "did you mean images:pets,size=8?",
+    "run wine.csv": "did you mean table:wine.csv,target=COLUMN?",
+    "run --method clsre": "did you mean clser?",
+    "run --method magic": "'magic'; choose from clser, mean-er",
     "run --network lenet": "'lenet'; choose from mlp, cnn, resnet18, or module:function",
     "run --network ''": "unknown network ''",
     "run --dataset cifar11": "'cifar11'; known datasets: mnist, mnist5k",
@@ -216,10 +221,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("bad")
     for name, source in MODULES.items():
         (folder / f"{name}.py").write_text(source)
-    (folder / "a-file").touch()
-    for file in DATASETS["mnist"].layouts[0].files:
-        (folder / "damaged" / file.path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "damaged" / file.path).write_bytes(b"not the digits")
+    for file in ("a-file", "wine.csv"):
+        (folder / file).touch()
+    (folder / "pets").mkdir()
+    for part in DATASETS["mnist"].layouts[0].files:
+        (folder / "damaged" / part.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "damaged" / part.path).write_bytes(b"not the digits")
     before, path = signal.getsignal(signal.SIGTERM), list(sys.path)
     yield folder
     signal.signal(signal.SIGTERM, before)
