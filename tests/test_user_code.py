@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.user_code import find_object, source_hash
+from perdure.user_code import accepts, describe_error, find_object, source_hash
 
 
 @pytest.fixture
@@ -65,6 +65,38 @@ def test_errors_in_a_users_module_are_reported(source: str, expected: str, here:
     (here / "faulty.py").write_text(source)
     with pytest.raises(ValueError, match=re.escape(f"method 'faulty:X': {expected}")):
         find_object("faulty:X", "method")
+
+
+@pytest.mark.parametrize(
+    ("call", "place"),
+    [
+        ("int('x')", " (faulty.py, line 4)"),
+        ("json.loads('{')", " (faulty.py, line 4)"),  # raised in the standard library
+        ("torch.nn.Linear(2, 'x')", " (faulty.py, line 4)"),  # in an installed package
+        ("perdure.data.load('unknown')", " (faulty.py, line 4)"),  # in perdure
+    ],
+)
+def test_the_location_of_an_error_is_in_the_users_file(call: str, place: str, here: Path) -> None:
+    (here / "faulty.py").write_text(f"import json, torch, perdure\n\ndef function():\n    {call}\n")
+    function = find_object("faulty:function", "stream")
+    with pytest.raises(Exception) as raised:  # noqa: PT011 - whatever they raise
+        function()
+    assert describe_error(raised.value).endswith(place)
+
+
+def test_an_error_outside_the_users_code_has_no_location() -> None:
+    with pytest.raises(AttributeError) as raised:
+        find_object(1, "stream")  # type: ignore[arg-type]
+    trace = raised.value.__traceback__
+    assert trace is not None
+    assert ".py" not in describe_error(raised.value.with_traceback(trace.tb_next))
+
+
+def test_calls_that_a_signature_does_not_allow() -> None:
+    assert accepts(lambda shape, classes=2, *, width=3: None, 1)
+    assert not accepts(lambda shape, *, width: None, 1)
+    assert accepts(dict)  # without a signature
+    assert not accepts("text")
 
 
 def test_a_signal_ends_the_import_of_a_module(here: Path) -> None:

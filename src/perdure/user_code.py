@@ -6,6 +6,7 @@ import ast
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import sysconfig
 import traceback
@@ -15,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+_PERDURE = Path(__file__).parent
 _STANDARD_LIBRARY = {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 
 
@@ -60,13 +62,39 @@ def find_object(reference: str, what: str) -> Any:
     return found
 
 
+def accepts(function: Any, *arguments: object) -> bool:
+    """Whether a function can be called with these arguments, as far as its signature says.
+
+    >>> accepts(lambda shape, classes: None, (3,), 2), accepts(lambda: None, 1), accepts(3)
+    (True, False, False)
+    """
+    if not callable(function):
+        return False
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some functions written in C have none
+        return True
+    try:
+        signature.bind(*arguments)
+    except TypeError:
+        return False
+    return True
+
+
 def describe_error(error: Exception) -> str:
-    """Message and location of an error in a user's code."""
+    """Message of an error in a user's code and, if code of the user was running, its location."""
     if isinstance(error, ImportError | SyntaxError):
         return str(error)
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    where = f"{Path(place.filename).name}, line {place.lineno}"
-    return f"{type(error).__name__}: {error} ({where})"
+    places = traceback.extract_tb(error.__traceback__)
+    own = [place for place in places if not _is_foreign(place.filename)]
+    where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"
+
+
+def _is_foreign(file: str) -> bool:
+    """Whether code is of perdure, of an installed package, or from no file."""
+    path = Path(file)
+    return file.startswith("<") or path.is_relative_to(_PERDURE) or _is_installed(path)
 
 
 def source_hash(references: Iterable[str]) -> str:

@@ -30,6 +30,8 @@ def no_parameters(shape, classes): return nn.Flatten()
 def fails(shape, classes): raise RuntimeError("out of ideas")
 def no_stream(): return None
 def failing_stream(): raise KeyError("batches")
+def needs(rows): return None
+def refused(): return perdure.from_tensors([1.0], [-1])
 class NoLearner: pass
 class Greedy(perdure.SGD):
     def __init__(self, network, *, appetite: int = 1, **common):
@@ -59,7 +61,8 @@ CASES = {
     "run --sed 3": "did you mean --seeds?",
     "analyze --sed 3": "did you mean --seed?",
     "run s-mnist r-mnist": "r-mnist",
-    "run --lr": "'--lr'",
+    "run --lr": "'--lr'; see",
+    "report runs --format pdf": "('html', 'md', 'tex')",
     "run --lr fast": "--lr: 'fast' is not a number",
     "run --lr None": "--lr: 'None' is not a number",
     "run --batch 2.5": "--batch: '2.5' is not a whole number",
@@ -81,9 +84,13 @@ CASES = {
     "data verify --data nowhere": "nowhere",
     "analyze --sigmas 0,1e39": "sigmas are 0, 1e+39",
     # names
-    "run s-mnits": "'s-mnits'; choose from s-mnist, r-mnist",
-    "run ''": "unknown stream ''",
-    "run --method clsre": "'clsre'; choose from clser, mean-er",
+    "run s-mnits": "did you mean s-mnist?",
+    "run ''": "unknown stream ''; choose from s-mnist, r-mnist",
+    "run pets": "did you mean images:pets?",
+    "run pets,size=8": "did you mean images:pets,size=8?",
+    "run wine.csv": "did you mean table:wine.csv,target=COLUMN?",
+    "run --method clsre": "did you mean clser?",
+    "run --method magic": "'magic'; choose from clser, mean-er",
     "run --network lenet": "'lenet'; choose from mlp, cnn, resnet18, or module:function",
     "run --network ''": "unknown network ''",
     "run --dataset cifar11": "'cifar11'; known datasets: mnist, mnist5k",
@@ -185,6 +192,8 @@ CASES = {
     "run nets:value": "stream 'nets:value' returned int",
     "run nets:no_stream": "stream 'nets:no_stream' returned NoneType",
     "run nets:failing_stream": "stream 'nets:failing_stream' failed: KeyError: 'batches' (nets.py",
+    "run nets:needs": "stream 'nets:needs' must be callable without arguments",
+    "run nets:refused": "(nets.py, line 14)",
     "run nets:value --data .": "nets:value supplies its own data",
     "run nets:value --validation 1": "--validation is 1.0",
     "run --method nets:NoLearner": "method 'nets:NoLearner' is not a subclass of perdure.Learner",
@@ -196,10 +205,10 @@ CASES = {
     "run --network broken:network": "No module named 'there_is_no_such_module'",
     "run --network nets:nothing": "network 'nets:nothing': nets has no 'nothing'",
     "run --network nets:no_module": "returned a str, not an nn.Module",
-    "run --network nets:no_arguments": "TypeError: no_arguments() takes 0 positional arguments",
+    "run --network nets:no_arguments": "takes (input shape, classes)",
     "run --network nets:no_parameters": "no parameters",
     "run --network nets:fails": "RuntimeError: out of ideas (nets.py, line 10)",
-    "run --network nets:value": "TypeError: 'int' object is not callable",
+    "run --network nets:value": "'nets:value' must be a function",
     "run --network nets:wrong_head": "the network has 3 outputs; s-mnist has 10 classes",
     "run --network nets:wrong_input": "uint8 [1, 28, 28]",
 }
@@ -212,10 +221,12 @@ def here(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("bad")
     for name, source in MODULES.items():
         (folder / f"{name}.py").write_text(source)
-    (folder / "a-file").touch()
-    for file in DATASETS["mnist"].layouts[0].files:
-        (folder / "damaged" / file.path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / "damaged" / file.path).write_bytes(b"not the digits")
+    for file in ("a-file", "wine.csv"):
+        (folder / file).touch()
+    (folder / "pets").mkdir()
+    for part in DATASETS["mnist"].layouts[0].files:
+        (folder / "damaged" / part.path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "damaged" / part.path).write_bytes(b"not the digits")
     before, path = signal.getsignal(signal.SIGTERM), list(sys.path)
     yield folder
     signal.signal(signal.SIGTERM, before)

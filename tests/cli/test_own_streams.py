@@ -6,9 +6,12 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from PIL import Image
+
+from perdure import ImageEncoder
 
 from .conftest import Call
 
@@ -178,12 +181,73 @@ def test_a_stream_without_tests_is_noted_once_unless_it_is_evaluated(call: Call)
         assert "--prequential" not in ended.err
 
 
-def test_images_and_tables_need_no_module(call: Call, here: Path) -> None:
+def write_images(folder: Path, red: int = 0) -> None:
+    """Two classes of ten images."""
     for label in ("cat", "dog"):
         for i in range(10):
-            path = here / "pets" / label / f"{i}.png"
+            path = folder / label / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
-            Image.new("RGB", (9, 7), (i, 0, 0)).save(path)
+            Image.new("RGB", (9, 7), (red + i, 0, 0)).save(path)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of images that were read at a time."""
+    encode, found = ImageEncoder.encode, list[int]()
+
+    def counted(self: ImageEncoder, source: Any, **further: Any) -> Any:
+        found.append(len(source))
+        return encode(self, source, **further)
+
+    monkeypatch.setattr(ImageEncoder, "encode", counted)
+    return found
+
+
+def test_a_command_reads_a_folder_once_for_all_methods(
+    call: Call, here: Path, reads: list[int]
+) -> None:
+    write_images(here / "pets")
+    words = ["run", "images:pets,size=8", "--batch", "4", "--workers", "1"]
+    words += ["--method", "sgd,er,der"]
+    assert call(*words).status == 0
+    assert reads == [20]
+    again = call(*words)
+    assert (again.status, reads) == (0, [20, 20])
+    assert "3 of 3 runs are complete already" in again.err
+    write_images(here / "pets", red=100)
+    changed = call(*words)
+    assert (changed.status, reads) == (0, [20, 20, 20])
+    assert "complete already" not in changed.err
+    assert changed.err.count("used other data") == 3
+
+
+def test_a_grid_reads_a_folder_once_for_all_methods(
+    call: Call, here: Path, reads: list[int]
+) -> None:
+    write_images(here / "pets")
+    (here / "grid.toml").write_text(
+        '[[runs]]\nstreams = ["images:pets,size=8"]\nmethods = ["sgd", "er"]\nbatch = 4\n'
+    )
+    words = ["reproduce", "--grid", "grid.toml", "--workers", "1", "--dry-run"]
+    assert call(*words).status == 0
+    assert reads == [20]
+    assert call(*words).status == 0
+    assert reads == [20, 20]
+
+
+def test_reading_many_images_is_shown(
+    call: Call, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.data.progress.MANY_FILES", 20)
+    write_images(here / "pets" / "train")
+    write_images(here / "pets" / "test")
+    words = ["run", "images:pets,size=8", "--batch", "4", "--workers", "1", "--method", "sgd"]
+    assert call(*words).err.count("decoding images:pets,size=8: 40 files\n") == 1
+    assert call(*words, "--quiet").err == ""
+
+
+def test_images_and_tables_need_no_module(call: Call, here: Path) -> None:
+    write_images(here / "pets")
     words = ["--method", "er", "--network", "cnn", "--batch", "4"]
     ended = call("run", "images:pets,size=8,tasks=2", *words)
     assert ended.status == 0, ended.err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -136,11 +137,11 @@ NETWORKS = """
         ("wrong_head", "network has 9 outputs; s-mnist has 10 classes"),
         ("wrong_input", r"does not accept inputs .*\[1, 28, 28\]: mat1 and mat2 shapes"),
         ("no_module", "returned a int, not an nn.Module"),
-        ("fails", r"the network function failed: KeyError: 'depth' \(nets.py, line 15\)"),
-        ("takes_nothing", "the network function failed: TypeError: takes_nothing"),
+        ("fails", r"network 'nets:fails' failed: KeyError: 'depth' \(nets.py, line 15\)"),
+        ("takes_nothing", r"takes \(input shape, classes\)"),
         ("no_parameters", "no parameters"),
         ("pair", "type tuple; expected logits"),
-        ("value", "the network function failed: TypeError: 'int' object is not callable"),
+        ("value", r"takes \(input shape, classes\)"),
         ("missing", "network 'nets:missing': nets has no 'missing'"),
     ],
 )
@@ -398,6 +399,12 @@ def test_folders_without_a_finished_run_are_refused(finished: Path, tmp_path: Pa
     (begun / "result.json").unlink()
     with pytest.raises(ValueError, match=r"result.json is missing: .* is not a finished run"):
         load_run(begun)
+
+
+def test_a_folder_that_contains_runs_is_refused_with_one_to_pass(finished: Path) -> None:
+    for folder in [*finished.parents][:3]:
+        with pytest.raises(ValueError, match=f"pass .*{re.escape(str(finished))}$"):
+            load_run(folder)
 
 
 def test_a_run_without_its_networks_is_refused(finished: Path, tmp_path: Path) -> None:

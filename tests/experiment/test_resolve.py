@@ -205,8 +205,8 @@ def test_damaged_digits_are_an_error(small_mnist: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize(
     ("asked", "expected"),
     [
-        ({"stream": "s-mnits"}, "'s-mnits'; choose from s-mnist, r-mnist"),
-        ({"method": "clsre"}, "'clsre'; choose from clser, mean-er"),
+        ({"stream": "s-mnits"}, "did you mean s-mnist"),
+        ({"method": "clsre"}, "did you mean clser"),
         ({"network": "lenet"}, "'lenet'; choose from mlp, cnn, resnet18"),
         ({"dataset": "cifar11"}, "'cifar11'; known datasets: mnist, mnist5k, cifar10"),
         ({"stream": "s-cifar10", "dataset": "mnist5k"}, "s-cifar10 requires cifar10"),
@@ -293,6 +293,19 @@ def test_a_users_stream(name: str, write: Write) -> None:
     named = resolve("own_thing:stream", "sgd", network="own_thing:network")
     assert named.network == "own_thing:network"
     assert not any("mlp" in note for note in named.notes)
+
+
+@pytest.mark.parametrize(("shape", "image"), [((6,), False), ((2, 3), False), ((3, 8, 8), True)])
+def test_a_network_for_images_is_suggested_for_images_only(
+    shape: tuple[int, ...], image: bool, write: Write
+) -> None:
+    data = f"torch.rand(8, *{shape}), torch.arange(8) % 2"
+    write(
+        "own_shape",
+        f"import perdure, torch\ndef stream(): return perdure.from_tensors({data})\n",
+    )
+    (note,) = (note for note in resolve("own_shape:stream").notes if "--network" in note)
+    assert ("cnn" in note) == image
 
 
 def test_windows_are_on_for_a_users_stream_and_off_in_presets(write: Write) -> None:

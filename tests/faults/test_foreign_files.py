@@ -216,5 +216,5 @@ def test_numbers_beyond_single_precision_are_refused(
 def test_a_forged_folder_that_needs_too_much_memory_is_refused(tmp_path: Path) -> None:
     folder = small.make(small.settings("sgd", max_steps=10), tmp_path).path
     forge(folder, shape=[10**10, 10**5])
-    with pytest.raises(ValueError, match=r"larger network|network function failed"):
+    with pytest.raises(ValueError, match=r"larger network|network 'mlp' failed"):
         load_run(folder)

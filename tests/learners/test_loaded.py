@@ -167,8 +167,37 @@ def test_settings_of_the_optimizer_may_be_changed_by_hand(tmp_path: Path) -> Non
     trained.optimizer.param_groups[0]["lr"] = 0.0
     resumed.load_state_dict(trained.state_dict())
     assert resumed.optimizer.param_groups[0]["lr"] == 0
-    with pytest.raises(ValueError, match=r"state has lr 0\.1;.* has 0\.025"):
+    with pytest.raises(ValueError, match=r"has lr 0\.1;.* has 0\.025;.*param_groups\[0\]\['lr'\]"):
         learner(lr=0.025).load(tmp_path / "a")
+
+
+def test_only_some_arguments_of_the_constructor_are_in_a_file(tmp_path: Path) -> None:
+    trained = learner()
+    trained.observe(INPUTS, LABELS)
+    trained.save(tmp_path / "a")
+
+    def continued(**other: Any) -> bytes:
+        made = learner(**other)
+        made.load(tmp_path / "a")
+        for _ in range(20):
+            made.observe(INPUTS, LABELS)
+        return as_bytes(made.state_dict(), {})
+
+    expected = continued()
+    for ignored in ({"seed": 5}, {"memory_device": "cpu"}, {"memory_folder": tmp_path}):
+        assert continued(**ignored) == expected
+    for applied in (
+        {"memory_batch": 2},
+        {"stable_window": 0.3},
+        {"plastic_rate": 0.5},
+        {"consistency_weight": 3.0},
+        {"augment": lambda x, draws: x + 1},
+        {"normalise": lambda x: 2 * x},
+    ):
+        assert continued(**applied) != expected
+    for compared in ({"buffer_size": 6}, {"lr": 0.3}):
+        with pytest.raises(ValueError, match="the state has"):
+            continued(**compared)
 
 
 def test_a_diverged_learner_replaces_no_file(tmp_path: Path) -> None:

@@ -38,8 +38,7 @@ def config(
         hyperparameters={**usual, **(values or {})},
         network=network,
         dataset=dataset,
-        data_checksum="0123456789abcdef",
-        **others,
+        **{"data_checksum": "0123456789abcdef", **others},
     )
 
 

@@ -136,6 +136,23 @@ def test_networks_are_named_where_a_stream_was_learned_by_several(tmp_path: Path
     assert names == ["sensors (my_data:deep)", "sensors (my_data:network)"]
 
 
+def test_other_data_of_a_stream_is_named_and_in_order_of_time(tmp_path: Path) -> None:
+    for place, (day, checksum) in enumerate([(3, "three"), (1, "one"), (2, "two")]):
+        path = own_run(tmp_path / str(place), "er", data_checksum=checksum)
+        content = json.loads((path / "timing.json").read_text())
+        write_json(path / "timing.json", {**content, "finished": f"2026-11-0{day}T10:00:00+00:00"})
+    found = report(tmp_path)
+    first, *others = found.chapters
+    checksums = [part.comparison.config.data_checksum for part in found.chapters]
+    assert checksums == ["one", "two", "three"]
+    assert len({chapter.comparison.name for chapter in found.chapters}) == 3
+    assert "differ" not in first.comparison.description
+    for chapter, checksum in zip(others, checksums[1:], strict=True):
+        assert "data" in chapter.comparison.name
+        assert f"{checksum}…) differ from those of sensors" in chapter.comparison.description
+    assert found.summary.count(",") == 1  # between names, none of which is two
+
+
 def test_a_demonstration_is_kept_apart(tmp_path: Path) -> None:
     own_run(tmp_path, "er")
     made.make_run(tmp_path, "s-mnist", "er", dataset="mnist5k", analysed=False)

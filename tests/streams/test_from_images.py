@@ -75,6 +75,14 @@ def test_a_test_folder_is_used(tmp_path: Path) -> None:
         from_image_folder(tmp_path)
 
 
+def test_progress_counts_all_images(tmp_path: Path) -> None:
+    for number in range(8):
+        write(tmp_path / ("test" if number < 3 else "train") / f"{number % 2}" / f"{number}.png")
+    calls: list[tuple[int, int]] = []
+    from_image_folder(tmp_path, on_progress=lambda *call: calls.append(call))
+    assert calls == [(done, 8) for done in range(1, 9)]
+
+
 def test_images_of_classes_in_no_task_are_not_used(tmp_path: Path) -> None:
     fill(tmp_path, "ant", "bee", "cat")
     with pytest.warns(UserWarning, match=r"5 .*\bbee$"):

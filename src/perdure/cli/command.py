@@ -97,6 +97,7 @@ def _sentence(box: str, verb: str) -> str:
         return text.strip()
     problem = sections[0].partition(" Arguments are applied to")[0].rstrip(".")
     problem = problem.removeprefix("Error parsing ").replace(" or misplaced", "")
+    problem = problem.removesuffix(". Expected 1 values")
     problem = re.sub(r" \(applied to perdure[a-z ]*\)", "", problem).replace("'action.", "'")
     if meant := _suggestion(" ".join(sections[1:]), verb):
         problem += f" (did you mean {meant}?)"

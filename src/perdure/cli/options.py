@@ -43,22 +43,23 @@ def _parsed(
     )
 
 
-def _one_of(*names: str) -> PrimitiveConstructorSpec[str]:
+def one_of(*names: str) -> PrimitiveConstructorSpec[str]:
+    """One of these words, for a flag that is None by default."""
     return _parsed(str, f"{{{','.join(names)}}}", choices=names)
 
 
 # The help shows no default where it is None.
-_NO_HINT = arg(help_behavior_hint="")
+NO_HINT = arg(help_behavior_hint="")
 Count = Annotated[int, _parsed(int, "N", "a whole number")]
 Share = Annotated[float, _parsed(float, "X", "a number")]
 Seconds = Annotated[float, _parsed(float, "S", "a number")]
-OptionalCount = Annotated[int | None, _parsed(int, "N", "a whole number"), _NO_HINT]
-OptionalNumber = Annotated[float | None, _parsed(float, "X", "a number"), _NO_HINT]
+OptionalCount = Annotated[int | None, _parsed(int, "N", "a whole number"), NO_HINT]
+OptionalNumber = Annotated[float | None, _parsed(float, "X", "a number"), NO_HINT]
 Repeated = Annotated[tuple[str, ...], UseAppendAction]
 """A flag that may be given several times, with one value each."""
 Name = Annotated[str | None, arg(metavar="NAME", help_behavior_hint="")]
 Names = Annotated[str | None, arg(metavar="A,B,…", help_behavior_hint="")]
-Switch = Annotated[bool, _NO_HINT]
+Switch = Annotated[bool, NO_HINT]
 Folder = Annotated[Path | None, arg(metavar="DIR", help_behavior_hint="")]
 File = Annotated[Path | None, arg(metavar="FILE", help_behavior_hint="")]
 Seeds = Annotated[str, arg(metavar="SEEDS")]
@@ -175,9 +176,9 @@ class ExecutionFlags:
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; auto uses a GPU if there is one."""
-    precision: Annotated[str | None, _one_of("fp32", "bf16"), _NO_HINT] = None
+    precision: Annotated[str | None, one_of("fp32", "bf16"), NO_HINT] = None
     """Arithmetic on a GPU; default: bf16. In fp32, convolutions use TF32, torch's default."""
-    engine: Annotated[str | None, _one_of("eager", "captured", "compiled"), _NO_HINT] = None
+    engine: Annotated[str | None, one_of("eager", "captured", "compiled"), NO_HINT] = None
     """How a GPU executes steps: eager, as CUDA graphs (the default), or compiled CUDA graphs."""
     deterministic: Switch = False
     """On a GPU, compute bit-identical results for the same seed; a little slower."""
@@ -258,7 +259,7 @@ class LearnerOptions:
     """Samples that the memory holds; default: 500."""
     buffer_bytes: Annotated[str | None, arg(metavar="SIZE", help_behavior_hint="")] = None
     """Instead of --buffer-size: bytes that the memory's samples may take, such as 64MB."""
-    memory_device: Annotated[str | None, _one_of("cpu"), _NO_HINT] = None
+    memory_device: Annotated[str | None, one_of("cpu"), NO_HINT] = None
     """cpu: keep stored inputs in host memory although the network is on a GPU."""
     memory_folder: Folder = None
     """Keep stored inputs in a temporary file in this folder instead of in memory."""

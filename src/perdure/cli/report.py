@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import torch
 from tyro.conf import Positional, arg
 
-from perdure.cli.options import Folder, Switch, writable
+from perdure.cli.options import NO_HINT, Folder, Switch, one_of, writable
 from perdure.experiment.analyze import analyze
 from perdure.files import write_atomic, write_json
 from perdure.report import compose, render
@@ -41,9 +41,9 @@ class ReportOptions:
         Path | None, arg(name="output", aliases=["-o"], metavar="FILE", help_behavior_hint="")
     ] = None
     """File to write. Default: report.html (.md, .tex)."""
-    format: Annotated[
-        Literal["html", "md", "tex"] | None, arg(metavar="{html,md,tex}", help_behavior_hint="")
-    ] = None
+    format: Annotated[Literal["html", "md", "tex"] | None, one_of("html", "md", "tex"), NO_HINT] = (
+        None
+    )
     """HTML page with figures, or tables as Markdown or LaTeX; by the file's suffix if omitted."""
     figures: Folder = None
     """Also write each figure, and its numbers as JSON, to this folder."""

@@ -173,6 +173,7 @@ def _resolve(options: RunOptions, ranks: int) -> list[RunConfig]:
             prequential=options.prequential,
             prequential_window=options.prequential_window,
             initial_evaluation=options.initial_evaluation,
+            reread=method == methods[0],
         )
         for method in methods
     ]

@@ -30,7 +30,7 @@ from perdure.structures import as_shape
 from perdure.training.distributed import divide
 from perdure.training.engine import Captured, Eager, Recorded
 from perdure.training.loop import Interrupted, Run, check_last_batches, check_network
-from perdure.user_code import describe_error, find_object, source_hash
+from perdure.user_code import accepts, describe_error, find_object, source_hash
 
 MAX_LAYERS = 8
 """Kinds of layers that a description of a network names."""
@@ -90,10 +90,11 @@ class UserStream(NamedTuple):
     warnings: tuple[str, ...]
 
 
-def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
+def load_user_stream(reference: str, *, again: bool = False, progress: bool = False) -> UserStream:
     """The stream that a user's `module:function` returns, or one read from a folder or file.
 
     A stream that can be read repeatedly is built once, unless `again` asks for a new one.
+    `progress` shows on stderr that many images are read.
     """
     kind, _, rest = reference.partition(":")
     from_files = kind in FILE_STREAMS
@@ -107,7 +108,8 @@ def load_user_stream(reference: str, *, again: bool = False) -> UserStream:
             warnings.simplefilter("ignore", hidden)  # as Python does outside of tests
         if from_files:
             try:
-                stream = stream_from_files(kind, rest)
+                with decoding_progress(reference, shown=progress) as show:
+                    stream = stream_from_files(kind, rest, on_progress=show)
             except (ValueError, OSError) as error:
                 raise ValueError(f"{reference}: {error}") from None
         else:
@@ -126,6 +128,8 @@ _last_built: list[tuple[Any, UserStream]] = []
 def check_stream(stream: object, name: str) -> Stream:
     """The stream that a user gave, itself or as a function that returns it."""
     if callable(stream):
+        if not accepts(stream):
+            raise ValueError(f"{name} must be callable without arguments")
         try:
             stream = stream()
         except Exception as error:
@@ -203,8 +207,9 @@ def build_learner(
     else:
         make = network or catalog.NETWORKS.get(config.network)
         make = make or find_object(config.network, "network")
+        name = "network" if network else f"network {config.network!r}"
         classes = inputs.classes or 1  # unknown in advance: the network starts with one and grows
-        module = initialised(make, inputs.shape, classes, seed)
+        module = initialised(make, inputs.shape, classes, seed, name)
     module = module.to(config.device)
     if config.device != "cpu":
         module = module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
@@ -279,17 +284,22 @@ def build_optimizer(
     return optimizer
 
 
-def initialised(make: Callable[..., Any], shape: Any, classes: int, seed: int) -> nn.Module:
-    """make(shape, classes), with weights that depend on the seed alone."""
+def initialised(
+    make: Callable[..., Any], shape: Any, classes: int, seed: int, name: str = "network"
+) -> nn.Module:
+    """make(shape, classes), with weights that depend on the seed alone; messages call it `name`."""
+    if not accepts(make, shape, classes):
+        raise ValueError(f"{name} must be a function that takes (input shape, classes)")
     with seeded_globally(seed, "initialisation"):
         try:
             network = make(shape, classes)
         except Exception as error:
-            reason = describe_error(error)
-            raise ValueError(f"the network function failed: {reason}") from error
+            if make in catalog.NETWORKS.values() and isinstance(error, ValueError):
+                raise  # it names the network and the remedy
+            raise ValueError(f"{name} failed: {describe_error(error)}") from error
     if not isinstance(network, nn.Module):
         kind = type(network).__name__
-        raise ValueError(f"the network function returned a {kind}, not an nn.Module")
+        raise ValueError(f"{name} returned a {kind}, not an nn.Module")
     return network
 
 
@@ -363,7 +373,8 @@ def refuse_user_code(config: RunConfig, folder: Path, given: Container[str] = ()
 def _check_size(network: str, inputs: _Inputs, folder: Path) -> None:
     """Raise ValueError if the network is larger than the file that should contain it."""
     with torch.device("meta"):  # allocates nothing
-        weights = initialised(catalog.NETWORKS[network], inputs.shape, inputs.classes, 0)
+        make, name = catalog.NETWORKS[network], f"network {network!r}"
+        weights = initialised(make, inputs.shape, inputs.classes, 0, name)
     size = sum(part.numel() * part.element_size() for part in weights.state_dict().values())
     if size > (folder / LEARNER_FILE).stat().st_size:
         raise ValueError(

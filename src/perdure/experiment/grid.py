@@ -296,6 +296,7 @@ def plan_grid(
         for reason in dict.fromkeys(missing.values())
         if reason is not None
     ]
+    read: set[str] = set()
     # Cells may resolve to the same settings, for example if one names a published value.
     resolved: dict[str, tuple[Cell, RunConfig, list[int]]] = {}
     for cell in grid.cells:
@@ -313,7 +314,9 @@ def plan_grid(
                 # Given explicitly, so that no smaller dataset is substituted.
                 dataset=None if entry is None else dataset or entry.datasets[0],
                 data_root=None if entry is None else data_root,
+                reread=cell.stream not in read,
             )
+        read.add(cell.stream)
         if cell.note:
             config = replace(config, notes=(*config.notes, cell.note))
         seeds = parse_seeds(cell.seeds or grid.seeds)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -55,6 +57,7 @@ def resolve(
     initial_evaluation: bool = False,
     check_device: bool = True,
     progress: bool = False,
+    reread: bool = True,
 ) -> RunConfig:
     """Complete a choice of stream and method with published hyperparameters and defaults.
 
@@ -71,18 +74,16 @@ def resolve(
         prequential_window: Implies `prequential`.
         buffer_bytes: A number, or text such as "64MB".
         check_device: Whether the device must be available on this machine.
-        progress: Whether to show on stderr that a large dataset is decoded.
+        progress: Whether to show on stderr that a large dataset is decoded or many images are read.
+        reread: Whether to build a user's own stream again if this process has built it before;
+            its data may have changed since.
 
     Raises:
         ValueError: If a name is unknown, a value is invalid, or the data cannot be read.
     """
     entry = catalog.STREAMS.get(stream)
     if entry is None and ":" not in stream:
-        names = ", ".join(catalog.STREAMS)
-        raise ValueError(
-            f"unknown stream {stream!r}; choose from {names}, or your own: module:function, "
-            "table:FILE,target=COLUMN or images:FOLDER"
-        )
+        raise ValueError(f"unknown stream {stream!r}; {_stream_remedy(stream)}")
     check_method(method)
     accepted = catalog.accepted(catalog.find_learner(method))
     settings = catalog.optimizer_settings(optimizer)
@@ -133,11 +134,9 @@ def resolve(
                 f"{as_flag(name)} is {hyperparameters[name]}, which is not a multiple of the "
                 f"{ranks} processes"
             )
+    default_network = network is None
     if network is None:
         network = "mlp" if entry is None else entry.network
-        if entry is None:
-            hint = "" if stream.startswith("table:") else " (for images, try --network cnn)"
-            notes.append(f"--network is not given; using mlp{hint}")
     elif network not in catalog.NETWORKS and ":" not in network:
         names = ", ".join(catalog.NETWORKS)
         raise ValueError(f"unknown network {network!r}; choose from {names}, or module:function")
@@ -173,15 +172,40 @@ def resolve(
     data = read_dataset(replace(config, device="cpu"), progress=progress)
     if data is not None:
         return replace(config, data_checksum=data.checksum)
-    own = load_user_stream(stream, again=True)
+    own = load_user_stream(stream, again=reread, progress=progress)
+    if default_network:
+        is_image = isinstance(own.stream.shape, tuple) and len(own.stream.shape) == 3
+        hint = " (for images, try --network cnn)" if is_image else ""
+        notes.append(f"--network is not given; using mlp{hint}")
     return replace(config, data_checksum=own.stream.checksum, notes=(*notes, *own.warnings))
+
+
+def _stream_remedy(stream: str) -> str:
+    """What a user may have meant by a stream that does not exist."""
+    path = stream.partition(",")[0]
+    if os.path.isdir(path):  # unlike Path.is_dir, of any text
+        return f"did you mean images:{stream}?"
+    if os.path.isfile(path) and not path.endswith(".py"):
+        return f"did you mean table:{path},target=COLUMN?"
+    return _choose(
+        stream,
+        catalog.STREAMS,
+        "your own: module:function, table:FILE,target=COLUMN or images:FOLDER",
+    )
+
+
+def _choose(name: str, known: Iterable[str], own: str) -> str:
+    """The most similar of the known names or, if none is similar, all of them and a user's own."""
+    names = list(known)
+    meant = difflib.get_close_matches(name, names, n=1)
+    return f"did you mean {meant[0]}?" if meant else f"choose from {', '.join(names)}, or {own}"
 
 
 def check_method(method: str) -> None:
     """Raise ValueError unless this is a method of the catalog or written as `module:class`."""
     if method not in catalog.METHODS and ":" not in method:
-        names = ", ".join(catalog.METHODS)
-        raise ValueError(f"unknown method {method!r}; choose from {names}, or module:class")
+        remedy = _choose(method, catalog.METHODS, "module:class")
+        raise ValueError(f"unknown method {method!r}; {remedy}")
 
 
 def choose_device(device: str, precision: str | None = None, engine: str | None = None) -> str:

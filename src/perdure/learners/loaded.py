@@ -48,12 +48,14 @@ def check_optimizer_state(
             f"optimizer: the state has {len(state['groups'])} groups of parameters; this learner "
             f"has {len(first_settings)}"
         )
-    for own, saved in zip(first_settings, first_saved, strict=True):
+    for place, (own, saved) in enumerate(zip(first_settings, first_saved, strict=True)):
         for name in (own.keys() & saved.keys()) - _NOT_HYPERPARAMETERS:
             ours, theirs = (_plain(group, name) for group in (own, saved))
             if ours != theirs:
                 raise ValueError(
-                    f"optimizer: the state has {name} {theirs}; this learner has {ours}"
+                    f"optimizer: the state has {name} {theirs}; this learner has {ours}; create "
+                    f"it with {name} {theirs} and set optimizer.param_groups[{place}][{name!r}] "
+                    "after loading"
                 )
     for own, saved in zip(first_settings, state["groups"], strict=True):
         for name in (own.keys() & saved.keys()) - _NOT_HYPERPARAMETERS:

@@ -176,7 +176,13 @@ class RunFolder:
         try:
             return msgspec.json.decode(read_bytes(path), type=kind)
         except FileNotFoundError:
-            raise ValueError(f"{path} is missing: {self.path} is not a finished run") from None
+            levels = ("", "*/", "*/*/")  # in the folder of a setting, a stream, or all runs
+            patterns = [f"{level}seed-*/{name}" for level in levels]
+            seeds = [found.parent for p in patterns for found in sorted(self.path.glob(p))]
+            remedy = f"; pass the folder of one seed, such as {seeds[0]}" if seeds else ""
+            raise ValueError(
+                f"{path} is missing: {self.path} is not a finished run{remedy}"
+            ) from None
         except OSError as error:
             raise ValueError(f"{path} cannot be read: {error.strerror}") from None
         except DamagedError:

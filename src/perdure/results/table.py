@@ -10,7 +10,6 @@ import itertools
 import json
 import math
 import re
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -320,10 +319,12 @@ class Comparison:
     Attributes:
         name: The stream, and settings other than the defaults.
         settings: In the order of tables.
+        remark: A sentence, if the data are not those of an earlier comparison of the same name.
     """
 
     name: str
     settings: tuple[Setting, ...]
+    remark: str = ""
 
     @property
     def config(self) -> RunConfig:
@@ -353,7 +354,7 @@ class Comparison:
         """The stream in a few words; a user's own with its shape, network and optimizer."""
         entry = catalog.STREAMS.get(self.stream)
         if entry is not None:
-            return entry.title[:1].upper() + entry.title[1:]
+            return f"{entry.title[:1].upper()}{entry.title[1:]}. {self.remark}".removesuffix(". ")
         facts = self.settings[0].runs[0].facts
         about = [self.stream]
         if facts.classes:
@@ -362,7 +363,8 @@ class Comparison:
             about.append(f"inputs {_shape_text(facts.shape)}")
         optimizers = sorted({setting.config.optimizer for setting in self.settings})
         network = self.settings[0].network
-        return f"{', '.join(about)}. Network {network}; optimizer {' or '.join(optimizers)}."
+        found = f"{', '.join(about)}. Network {network}; optimizer {' or '.join(optimizers)}."
+        return f"{found} {self.remark}".rstrip()
 
     def buffers(self) -> list[str]:
         """The capacities of its settings' memories, ascending; [""] if no setting has one."""
@@ -430,15 +432,16 @@ def group(runs: Iterable[RunRecord], skipped: Iterable[SkippedFolder] = ()) -> C
         setting = Setting(tuple(seeds[seed] for seed in sorted(seeds)))
         shared = spelling.canonical(setting.config).comparable()
         by_comparison.setdefault(json.dumps(shared, sort_keys=True), []).append(setting)
-    names = Counter(_comparison_name(settings[0]) for settings in by_comparison.values())
+    groups = sorted(by_comparison.values(), key=_finished)
+    networks: dict[str, set[str]] = {}
+    for settings in groups:
+        networks.setdefault(_comparison_name(settings[0]), set()).add(settings[0].config.network)
     comparisons: list[Comparison] = []
-    for settings in by_comparison.values():
-        name = _comparison_name(settings[0])
-        if names[name] > 1:
-            name = _comparison_name(settings[0], network=True)
+    for settings in groups:
+        several = len(networks[_comparison_name(settings[0])]) > 1
+        name, remark = _unique_name(settings[0], several, comparisons)
         settings.sort(key=_order)
-        name = _unique_name(name, comparisons)
-        comparisons.append(Comparison(name, tuple(_labelled(settings))))
+        comparisons.append(Comparison(name, tuple(_labelled(settings)), remark))
     streams = list(catalog.STREAMS)
     comparisons.sort(key=lambda c: (-1 if c.own else streams.index(c.stream), c.name))
     return Collection(tuple(comparisons), (*skipped, *duplicates))
@@ -505,8 +508,11 @@ def _shape_text(shape: Any) -> str:
 _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"}
 
 
-def _comparison_name(setting: Setting, *, network: bool = False) -> str:
-    """The stream and its non-default settings; `network` adds the network of a user's stream."""
+def _comparison_name(setting: Setting, *further: str, network: bool = False) -> str:
+    """The stream, its non-default settings, and what else tells it from others.
+
+    `network` adds the network of a user's stream.
+    """
     config = setting.config
     entry = catalog.STREAMS.get(config.stream)
     parts = []
@@ -523,6 +529,7 @@ def _comparison_name(setting: Setting, *, network: bool = False) -> str:
         depends = config.comparable()
         parts += [f"buffer {depends['buffer_size']}", f"memory reads per step: {depends['reads']}"]
         parts += [f"{config.epochs} epochs"]
+    parts += further
     title = setting.stream_title
     return f"{title} ({', '.join(parts)})" if parts else title
 
@@ -548,11 +555,27 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-") or "x"
 
 
-def _unique_name(name: str, others: Sequence[Comparison]) -> str:
-    """The name, numbered if other data has the same one."""
-    taken = {slug(other.name) for other in others}
-    names = itertools.chain([name], (f"{name}, no. {i}" for i in itertools.count(2)))
-    return next(n for n in names if slug(n) not in taken)
+def _finished(settings: Sequence[Setting]) -> str:
+    """When the first of the runs finished; empty if that is unknown."""
+    return min(run.timing.finished or "" for setting in settings for run in setting.runs)
+
+
+def _unique_name(setting: Setting, network: bool, others: Sequence[Comparison]) -> tuple[str, str]:
+    """The name of a comparison and a remark; numbered if an earlier one has the same name."""
+    name = _comparison_name(setting, network=network)
+    taken = {slug(other.name): other for other in others}
+    first = taken.get(slug(name))
+    if first is None:
+        return name, ""
+    ours, theirs = setting.config.data_checksum, first.config.data_checksum
+    differ = ours and theirs and ours != theirs
+    names = (
+        _comparison_name(setting, f"{'data ' if differ else ''}no. {i}", network=network)
+        for i in itertools.count(2)
+    )
+    known = f"{first.name} (checksum {theirs[:12]}…)"
+    remark = f"The data (checksum {ours[:12]}…) differ from those of {known}."
+    return next(n for n in names if slug(n) not in taken), remark if differ else ""
 
 
 def _order(setting: Setting) -> tuple[Any, ...]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perdure.arguments import is_unicode
+from perdure.data.spec import OnProgress
 from perdure.streams.from_images import from_image_folder
 from perdure.streams.from_table import from_table
 from perdure.streams.stream import Stream
@@ -17,7 +18,7 @@ FILE_STREAMS: dict[str, Callable[..., Stream]] = {
 }
 """Constructors by the prefix of a stream's name."""
 _FUNCTIONS: dict[str, tuple[str, ...]] = {
-    "images": ("augment", "normalise", "keep_together", "encoder"),
+    "images": ("augment", "normalise", "keep_together", "encoder", "on_progress"),
     "table": ("encoder",),
 }
 """Arguments that cannot be written as text."""
@@ -35,8 +36,10 @@ def file_options(kind: str) -> dict[str, inspect.Parameter]:
     return {a.name: a for a in arguments if a.name not in _FUNCTIONS[kind]}
 
 
-def stream_from_files(kind: str, text: str) -> Stream:
+def stream_from_files(kind: str, text: str, *, on_progress: OnProgress | None = None) -> Stream:
     """Build a stream from `PATH,NAME=VALUE,…`, where the names are those of `file_options`.
+
+    `on_progress` is called with the number of images read so far and the number of images.
 
     Raises:
         ValueError: If an option is unknown, missing or invalid, or the files cannot be used.
@@ -61,6 +64,8 @@ def stream_from_files(kind: str, text: str) -> Stream:
     for name, option in options.items():
         if option.default is option.empty and name not in values:
             raise ValueError(f"{name} is missing; write {kind}:{path},{name}=…")
+    if kind == "images":
+        values["on_progress"] = on_progress
     return FILE_STREAMS[kind](path, **values)
 
 

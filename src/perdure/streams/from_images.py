@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from perdure.arguments import as_count, check_callable, check_choices
+from perdure.data.spec import OnProgress
 from perdure.records import Samples
 from perdure.streams.encoder import Encoder, first_names, labels_of
 from perdure.streams.holdout import as_ids
@@ -46,6 +47,7 @@ def from_image_folder(
     augment: Augment | None = None,
     normalise: Normaliser | None = None,
     drop_last: bool = False,
+    on_progress: OnProgress | None = None,
 ) -> Stream:
     """Create a stream from images in one folder per class, which are read once into memory.
 
@@ -80,6 +82,7 @@ def from_image_folder(
         normalise: Turns raw inputs into the float tensor that the network expects; by default
             bytes are scaled to [0, 1].
         drop_last: Whether an epoch omits the last batch if it is smaller than the others.
+        on_progress: Called with the number of images read so far and the number of images.
 
     Raises:
         ValueError: If the folder does not have this structure, an image cannot be read, or the
@@ -126,20 +129,28 @@ def from_image_folder(
     keys = range(n) if keep_together is None else [keep_together(image.path) for image in train]
     ids = as_ids(keys, n)
     held_out: list[Tensor] = []
-    test_peaks: list[int] = []
+    peaks: list[int] = []
     test = test_tasks = None
+    found: list[_Image] = []
+
+    def read(images: Sequence[_Image], before: int) -> Tensor:
+        total = len(train) + len(found)
+        show = on_progress and (lambda done, _: on_progress(before + done, total))
+        inputs, found_peaks = read_images(reader, [image.path for image in images], show)
+        peaks.extend(found_peaks)
+        return inputs
+
     if divided and (root / "test").is_dir():
         if test_share is not None:
             raise ValueError(f"{root} has a folder test; omit test_share")
         found = _find(root / "test", by_folder)
         test_labels = labels_of([image.label for image in found], names)
-        test_inputs, test_peaks = read_images(reader, [image.path for image in found])
-        test = Samples(test_inputs, test_labels)
+        test = Samples(read(found, 0), test_labels)
         test_tasks = [image.task for image in found] if by_folder else None
     else:
         held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
-    inputs, peaks = read_images(reader, [image.path for image in train])
-    warn_of_low_values(peaks + test_peaks, str(root))
+    inputs = read(train, len(found))
+    warn_of_low_values(peaks, str(root))
     return build_stream(
         Samples(inputs, labels),
         layout,

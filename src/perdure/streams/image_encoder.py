@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from perdure.data.spec import OnProgress
 from perdure.streams.encoder import Encoder
 
 if TYPE_CHECKING:
@@ -50,22 +51,25 @@ class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
                 f"size is {self.height} x {self.width}; expected 1 to {MAX_SIDE} pixels each"
             )
 
-    def encode(self, source: Any) -> Tensor:
+    def encode(self, source: Any, *, on_progress: OnProgress | None = None) -> Tensor:
         """The images as uint8 [n, channels, height, width].
 
         Args:
             source: Images: paths of files, open binary files such as `io.BytesIO`, or PIL images.
                 A single one may be given without a list.
+            on_progress: Called with the number of images read so far and the number of images.
 
         Raises:
             ValueError: If one of them cannot be read as an image.
         """
         images = list(source) if isinstance(source, list | tuple) else [source]
-        inputs, _ = read_images(self, images)
+        inputs, _ = read_images(self, images, on_progress)
         return inputs
 
 
-def read_images(encoder: ImageEncoder, images: Sequence[Any]) -> tuple[Tensor, list[int]]:
+def read_images(
+    encoder: ImageEncoder, images: Sequence[Any], on_progress: OnProgress | None = None
+) -> tuple[Tensor, list[int]]:
     """The images as `encoder` encodes them, and the peaks of those with 16 bits per pixel."""
     mode, channels = ("L", 1) if encoder.grayscale else ("RGB", 3)
     height, width = encoder.height, encoder.width
@@ -75,9 +79,14 @@ def read_images(encoder: ImageEncoder, images: Sequence[Any]) -> tuple[Tensor, l
         inputs[number], peak = _decode(images[number], (width, height), mode)
         return peak
 
+    peaks = []
     with ThreadPoolExecutor() as pool:
-        peaks = list(pool.map(read, range(len(images))))
-    return inputs, [peak for peak in peaks if peak is not None]
+        for done, peak in enumerate(pool.map(read, range(len(images))), start=1):
+            if peak is not None:
+                peaks.append(peak)
+            if on_progress is not None:
+                on_progress(done, len(images))
+    return inputs, peaks
 
 
 def _decode(source: Any, size: tuple[int, int], mode: str) -> tuple[Tensor, int | None]:
