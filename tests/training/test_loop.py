@@ -486,6 +486,7 @@ def test_fit_accepts_any_iterable_of_batches() -> None:
         (iter(loader()), {"epochs": 2}, "iterator, which can be read only once"),
         ([], {}, "no batches"),
         (7, {}, "of type int; expected a Stream or an iterable of batches"),
+        (DataLoader, {}, "the class DataLoader, not an instance"),
         (TensorDataset(*toy.inputs(8, 0)[:2]), {}, "wrap a Dataset in a DataLoader"),
         ([{"inputs": 1, "labels": 2}], {}, "must yield batches"),
         ([{"inputs": torch.rand(4, 1, 4, 4), "y": torch.arange(4)}], {}, "labels"),
@@ -503,6 +504,13 @@ def test_data_that_does_not_fit_is_refused(
     with pytest.raises(ValueError, match=message):
         fit(learner, data, **options)
     assert_same(learner.state_dict(), before)
+
+
+def test_classes_in_place_of_a_learner_or_network_are_refused() -> None:
+    with pytest.raises(ValueError, match="the class ER, not an instance"):
+        fit(ER, loader())  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="the class Linear, not an instance"):
+        ER(nn.Linear, buffer_size=5)  # type: ignore[arg-type]
 
 
 def test_batches_with_further_items_are_refused() -> None:

@@ -163,7 +163,7 @@ class Learner(Undoable, ABC):
         seed: int = 0,
     ) -> None:
         if not isinstance(network, nn.Module):
-            raise ValueError(f"network is {network!r}; expected an nn.Module")
+            raise ValueError(f"network is {describe(network)}; expected an nn.Module")
         parameters = [p for p in network.parameters() if p.requires_grad]
         if not parameters:
             raise ValueError("the network has no parameters to train; frozen ones do not count")

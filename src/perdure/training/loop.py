@@ -17,6 +17,7 @@ from perdure.evaluation import Accuracies, Prequential, accuracies
 from perdure.evaluation.accuracy import ScoreFunction, count_rows
 from perdure.evaluation.prequential import WINDOW
 from perdure.learners import Learner
+from perdure.learners.checks import describe
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
@@ -355,7 +356,7 @@ def fit(
 def _check_learner(learner: object) -> None:
     if not isinstance(learner, Learner):
         raise ValueError(
-            f"learner is of type {type(learner).__name__}; expected a learner, such as "
+            f"learner is {describe(learner)}; expected a learner, such as "
             "perdure.CLSER(network, buffer_size=500)"
         )
 
@@ -412,9 +413,8 @@ class _Batches:
         try:
             iterator = iter(data)
         except TypeError:
-            kind = type(data).__name__
             raise ValueError(
-                f"data is of type {kind}; expected a Stream or an iterable of batches"
+                f"data is {describe(data)}; expected a Stream or an iterable of batches"
             ) from None
         try:
             first = next(iterator)
