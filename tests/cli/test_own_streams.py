@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from PIL import Image
 
-from perdure import ImageEncoder
+from perdure.streams.image_encoder import read_images
 
 from .conftest import Call
 
@@ -193,13 +193,13 @@ def write_images(folder: Path, red: int = 0) -> None:
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The numbers of images that were read at a time."""
-    encode, found = ImageEncoder.encode, list[int]()
+    found = list[int]()
 
-    def counted(self: ImageEncoder, source: Any, **further: Any) -> Any:
-        found.append(len(source))
-        return encode(self, source, **further)
+    def counted(encoder: Any, images: Sequence[Any], *further: Any) -> Any:
+        found.append(len(images))
+        return read_images(encoder, images, *further)
 
-    monkeypatch.setattr(ImageEncoder, "encode", counted)
+    monkeypatch.setattr("perdure.streams.from_images.read_images", counted)
     return found
 
 
