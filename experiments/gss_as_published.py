@@ -27,6 +27,7 @@ class AsPublished(GSS):
     def select(self, batch: Samples) -> None:
         """Score the batch and the samples that are considered."""
         memory = self.memory
+        memory.reserve(batch)
         stored = memory.draw(self.gss_batch)
         of_batch, of_each = FIRST_SCORE, torch.zeros(0)
         if stored is not None:
