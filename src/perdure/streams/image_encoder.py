@@ -26,8 +26,10 @@ FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 other formats Pillow starts a program: for EPS, Ghostscript."""
 MAX_SIDE = 4096
 """Largest height and width of inputs in pixels."""
+_MOST_THREADS = 8
+"""Largest number of images that are decoded at a time: each needs its own memory."""
 MAX_12_BIT = 4095
-"""Largest value of images with 12 bits per pixel, as cameras and scanners in medicine make them."""
+"""Largest value of images with 12 bits per pixel, as medical cameras and scanners produce."""
 
 
 class ImageEncoder(Encoder, frozen=True, kw_only=True, tag="images"):
@@ -80,7 +82,7 @@ def read_images(
         return peak
 
     peaks = []
-    with ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor(min(_MOST_THREADS, os.cpu_count() or 1)) as pool:
         for done, peak in enumerate(pool.map(read, range(len(images))), start=1):
             if peak is not None:
                 peaks.append(peak)
@@ -102,7 +104,8 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> tuple[Tensor, int 
             raise ValueError("expected a path, an open binary file or a PIL image")
         with nullcontext(source) if given else Image.open(source, formats=FORMATS) as opened:
             plain, peak = as_plain(opened)
-            pixels = np.asarray(ImageOps.fit(plain.convert(mode), size, Image.Resampling.BICUBIC))
+            image = plain if plain.mode == mode else plain.convert(mode)
+            pixels = np.asarray(ImageOps.fit(image, size, Image.Resampling.BICUBIC))
     except Exception as error:  # of any of Pillow's decoders
         name = source if isinstance(source, str | Path) else type(source).__name__
         raise ValueError(f"{name} cannot be read as an image: {reason_of(error)}") from error
@@ -120,9 +123,12 @@ def as_plain(original: Image.Image) -> tuple[Image.Image, int | None]:
     Raises:
         ValueError: If its pixels are floating-point numbers or have 32 bits.
     """
-    from PIL import Image, ImageOps
+    from PIL import ExifTags, Image, ImageOps
 
-    image, peak = ImageOps.exif_transpose(original), None
+    original.load()  # a PNG may have its EXIF data at the end
+    upright = original.getexif().get(ExifTags.Base.Orientation, 1) == 1
+    image = original if upright else ImageOps.exif_transpose(original)  # which always copies
+    peak = None
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers; convert them to 8 bits")
     if image.mode == "I" and original.format not in ("PNG", "PPM"):
@@ -151,8 +157,9 @@ def warn_of_low_values(peaks: Iterable[int], where: str) -> None:
     peak = max(peaks, default=MAX_12_BIT + 1)
     if peak <= MAX_12_BIT:
         warnings.warn(
-            f"the largest value of the images with 16 bits in {where} is {peak}, so 8 bits keep "
-            f"{(peak >> 8) + 1} levels of gray; if they have 12 bits, multiply their values by 16",
+            f"the largest value of the images with 16 bits in {where} is {peak}, so they have "
+            f"{(peak >> 8) + 1} of 256 levels of gray; if they have 12 bits, multiply their values "
+            "by 16",
             stacklevel=3,
         )
 
