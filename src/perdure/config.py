@@ -428,6 +428,8 @@ def default_hyperparameters(
     if preset is not None:
         values |= {k: v for k, v in preset.values.items() if k in common}
         notes = preset.notes
+        if not preset.is_published:
+            notes += (f"the settings of {method} on {stream} are not published: {preset.source}",)
     elif (substitute := presets.find(other, stream, buffer_size)) is not None:
         values |= _learner_defaults(learner)
         values |= {k: v for k, v in substitute.values.items() if k in common}

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure import presets
+from perdure.config import default_hyperparameters
 from perdure.presets import Preset, find, published_buffers
 
 COMMON = {"lr", "batch", "epochs"}
@@ -366,7 +367,16 @@ def test_only_the_standard_library_is_imported() -> None:
 
 
 def test_settings_from_a_search_name_their_source() -> None:
-    assert get("gss", "mnist-360", 500).source == "searched on a validation split"
+    searched = get("gss", "mnist-360", 500)
+    assert searched.source == "searched on a validation split"
+    assert not searched.is_published
+
+
+@pytest.mark.parametrize("method", ["gss", "er-ace"])
+def test_a_run_notes_that_its_settings_are_not_published(method: str) -> None:
+    (note,) = default_hyperparameters("mnist-360", method, 500, "mnist").notes
+    assert "validation split" in note
+    assert not default_hyperparameters("mnist-360", "er", 500, "mnist").notes
 
 
 def test_a_method_without_a_file_uses_the_values_of_a_similar_one(

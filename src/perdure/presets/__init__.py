@@ -56,12 +56,17 @@ class Preset:
     Attributes:
         values: The hyperparameters.
         notes: What was substituted, one sentence each; empty for an exact match.
-        source: Where they were published.
+        source: Where they come from.
     """
 
     values: Mapping[str, int | float]
     notes: tuple[str, ...] = ()
     source: str = ""
+
+    @property
+    def is_published(self) -> bool:
+        """Whether the values were published for this stream, unlike borrowed or searched ones."""
+        return self.source.startswith(("paper,", "released with the published code"))
 
 
 class _Row(NamedTuple):
