@@ -19,6 +19,7 @@ from make_results import ROOT, Row, published, read
 from perdure.results.table import TOLERANCE, signed, verdict
 
 MARK = "<!-- all results -->"
+HEAD = ("method, buffer", "ours", "seeds", "published", "verdict", "how it was made")
 UNKNOWN = "The reason is not known."
 NO_FIGURE = {
     "fixed": "The paper's runs saw another stream, so its figure does not apply.",
@@ -29,11 +30,10 @@ NO_FIGURE = {
 
 def rows_html(rows: Sequence[Row], reasons: Sequence[Mapping[str, Any]]) -> str:
     """A table with one row per setting, grouped by stream."""
-    head = ("method, buffer", "ours", "seeds", "published", "verdict", "how it was made")
     lines = []
     for stream in dict.fromkeys(row.config.stream for row in rows):
         lines += [f"## {stream}", "", '<div class="all-results"><table><thead><tr>']
-        lines += [f"<th>{name}</th>" for name in head]
+        lines += [f"<th>{name}</th>" for name in HEAD]
         lines += ["</tr></thead><tbody>"]
         lines += [_row(row, reasons) for row in rows if row.config.stream == stream]
         lines += ["</tbody></table></div>", ""]
@@ -49,7 +49,9 @@ def _row(row: Row, reasons: Sequence[Mapping[str, Any]]) -> str:
         " ".join(badge(row, reasons)),
         details(row),
     ]
-    return f'<tr id="{row.hash}">' + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>"
+    labelled = zip(HEAD, cells, strict=True)  # on narrow screens, cells are below each other
+    columns = "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in labelled)
+    return f'<tr id="{row.hash}">{columns}</tr>'
 
 
 def badge(row: Row, reasons: Sequence[Mapping[str, Any]]) -> tuple[str, str]:
@@ -117,7 +119,7 @@ def details(row: Row) -> str:
         f"{device} seconds, all seeds: {time}",
         f"JSON: {links}",
     ]
-    return f"<details><summary>{row.hash}</summary>{'<br>'.join(lines)}</details>"
+    return f"<details><summary>command, {row.hash}</summary>{'<br>'.join(lines)}</details>"
 
 
 def addresses(row: Row) -> dict[str, str]:
