@@ -86,13 +86,13 @@ def test_a_sample_in_two_tasks_is_held_out_of_both() -> None:
 
 def test_many_tasks_and_classes_are_divided_in_linear_time() -> None:
     """A quadratic division would take minutes."""
-    ids = torch.arange(500_000)
-    start = time.perf_counter()
-    masks = hold_out(list(ids[:100_000].view(-1, 5)), list(torch.zeros(20_000, 5)), 0.2)
+    ids = torch.arange(200_000)
+    start = time.process_time()
+    masks = hold_out(list(ids[:50_000].view(-1, 5)), list(torch.zeros(10_000, 5)), 0.2)
     assert all(int(mask.sum()) == 1 for mask in masks)
     (mask,) = hold_out([ids], [ids // 5], 0.2)
-    assert int(mask.sum()) == 100_000
-    assert time.perf_counter() - start < 20
+    assert int(mask.sum()) == 40_000
+    assert time.process_time() - start < 20
 
 
 def test_splits_that_are_impossible_are_refused() -> None:
