@@ -51,7 +51,7 @@ def is_number(value: object) -> bool:
 
 
 def is_list(value: Any) -> bool:
-    """Return whether a value contains others and is not text.
+    """Return whether a value is iterable and is not text.
 
     >>> import numpy as np
     >>> is_list((1, 2)), is_list("text"), is_list(np.array(1))
@@ -67,7 +67,7 @@ def is_list(value: Any) -> bool:
 
 
 def as_list(name: str, value: Any, expected: str) -> list[Any]:
-    """Return an argument as a list; ValueError unless it contains others, and for text and dicts.
+    """Return an iterable argument as a list; ValueError for text, dicts and anything else.
 
     >>> as_list("features", "km", "a list of columns")
     Traceback (most recent call last):

@@ -451,8 +451,8 @@ def test_memories_start_as_copies_of_the_network() -> None:
     [
         ({"stable_decay": 1.0}, "stable decay is 1.0"),
         ({"plastic_decay": -0.1}, "plastic decay is -0.1"),
-        ({"stable_window": 3.0}, "stable_window is 3.0"),
-        ({"plastic_window": 0}, "plastic_window is 0"),
+        ({"stable_window": 3.0}, "stable window is 3.0"),
+        ({"plastic_window": 0}, "plastic window is 0"),
         ({"stable_rate": 0.0}, "stable rate is 0.0"),
         ({"plastic_rate": 1.1}, "plastic rate is 1.1"),
         ({"plastic_rate": math.nan}, "plastic rate is nan"),

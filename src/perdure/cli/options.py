@@ -125,7 +125,7 @@ class Hyperparameters:
     plastic_window: OptionalNumber = None
     """clser: share of past updates that the plastic memory averages over; 0: published warm-up."""
     window_ratio: OptionalNumber = None
-    """clser: with fewer than X new per replayed samples, windows are shorter at first; 0: off."""
+    """clser: windows start shorter if steps have fewer than X new per replayed sample; 0: off."""
     rate: OptionalNumber = None
     """mean-er: share of steps that update its memory."""
     decay: OptionalNumber = None

@@ -35,12 +35,12 @@ class FolderChecksum(NamedTuple):
         return self._total() == self.expected
 
     def flaws(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
-        """What is wrong with the files of the folder, which do not match so far.
+        """How the files of the folder differ from the published ones, if they do.
 
         Args:
             contents: All files of the layout.
             known: First bytes of the checksum of each published file. With these, the files that
-                differ are named; those that have not been read so far are.
+                differ are named, and files that have not been read yet are read.
         """
         flaws = self._differing(contents, known)
         if flaws or self.matches():  # all known files have now been read

@@ -195,10 +195,11 @@ def _stream_remedy(stream: str) -> str:
 
 
 def _choose(name: str, known: Iterable[str], own: str) -> str:
-    """The most similar of the known names or, if none is similar, all of them and a user's own."""
+    """The known names, those similar to this one first, and a user's own."""
     names = list(known)
-    meant = difflib.get_close_matches(name, names, n=1)
-    return f"did you mean {meant[0]}?" if meant else f"choose from {', '.join(names)}, or {own}"
+    meant = difflib.get_close_matches(name.lower(), names)
+    choices = f"choose from {', '.join(names)}, or {own}"
+    return f"did you mean {' or '.join(meant)}? If not, {choices}" if meant else choices
 
 
 def check_method(method: str) -> None:
@@ -296,8 +297,9 @@ def _published_stream(config: RunConfig) -> RunConfig:
     if run is None:
         gcil = config.stream.startswith("gcil")
         raise ValueError(
-            f"--stream-seed {PUBLISHED} is the GCIL stream of the paper's runs, and "
-            + (f"the paper has no run of {config}" if gcil else f"{config.stream} is another one")
+            f"--stream-seed {PUBLISHED}: the paper has no run of {config}"
+            if gcil
+            else f"--stream-seed {PUBLISHED} applies to the GCIL streams only; omit it"
         )
     if config.validation is not None:
         raise ValueError(f"--stream-seed {PUBLISHED} needs all training samples; omit --validation")

@@ -83,7 +83,7 @@ class ConsistentReplay(ReplayLearner):
     _lags = 0
     """Successive checks that showed a lag; -1 after the warning."""
     _shared_draws: _SharedDraws | None = None
-    """Draws of the current step; None if its networks draw nothing or cannot share."""
+    """Draws of the current step; None outside of `step` and if `_may_share_draws` is false."""
 
     def step(self, inputs: Inputs, labels: Tensor) -> None:
         """One iteration of Algorithm 1.
@@ -127,11 +127,11 @@ class ConsistentReplay(ReplayLearner):
         if self._shared_draws is None or not self._shared_draws.drew:
             replayed, logits = self.forward_batches(x_m, x)
             return replayed, logits
-        self.capturable = False  # a graph cannot repeat draws
+        self.capturable = False  # graphs and recordings do not repeat draws
         return self.with_shared_draws(lambda: self.logits(x_m)), self.logits(x)
 
     def _may_share_draws(self) -> bool:
-        """Whether draws can be repeated, unlike in a CUDA graph, and several networks may draw."""
+        """Whether several networks may draw, and outside of CUDA graphs, which repeat no draws."""
         if self.forward_batches.per_sample:
             return False
         captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()

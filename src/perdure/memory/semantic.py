@@ -73,11 +73,9 @@ class SemanticMemory(Undoable):
         if not (is_number(rate) and 0 < rate <= 1):
             raise ValueError(f"{name} rate is {rate!r}; expected a number above 0, at most 1")
         if window is not None and not (is_number(window) and 0 < window <= 1):
-            parameters = {"stable": "stable_window", "plastic": "plastic_window", "mean": "window"}
-            parameter = parameters.get(name, f"{name} window")  # of CLSER and MeanER
             raise ValueError(
-                f"{parameter} is {window!r}; expected a number above 0, at most 1, or None for the "
-                "published warm-up (0 for the command)"
+                f"{name} window is {window!r}; expected a number above 0, at most 1, or None for "
+                "the published warm-up"
             )
         if update not in get_args(Update):
             raise ValueError(f"update is {update!r}; expected {' or '.join(get_args(Update))}")

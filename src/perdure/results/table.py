@@ -509,7 +509,7 @@ _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"
 
 
 def _comparison_name(setting: Setting, *further: str, network: bool = False) -> str:
-    """The stream, its non-default settings, and what else tells it from others.
+    """The stream, its non-default settings, and what else distinguishes it.
 
     `network` adds the network of a user's stream.
     """

@@ -46,9 +46,9 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
             labels: Labels [n], such as `learner.predict` returns.
 
         Raises:
-            ValueError: If these are no labels, or one has no name.
+            ValueError: If these are not labels, or one has no name.
         """
-        found = np.asarray(labels.tolist() if isinstance(labels, Tensor) else labels)
+        found = np.asarray(labels.tolist() if isinstance(labels, Tensor) else list(labels))
         if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
             raise ValueError(
                 f"labels are {found.dtype} {list(found.shape)}; expected integers [n], such as "
@@ -121,7 +121,7 @@ def labels_of(
 
 
 def class_text(value: Any, classes: Container[str]) -> str | None:
-    """A class that a user names, as text; None if the value counts as missing and is no class."""
+    """A class that a user names, as text; None for a missing value that is not a class."""
     return value if isinstance(value, str) and value in classes else as_text(value)
 
 

@@ -53,8 +53,8 @@ def from_dataset(
             "labels" holds the label and the others the input. PIL images are read as by
             `from_image_folder`, but not resized: they are turned upright according to their EXIF
             data, and become uint8 tensors [3, height, width], or [1, height, width] if all of them
-            are gray. Tensors and arrays are used as they are. All items must have the same shape
-            and dtype. Labels are whole numbers.
+            are of mode L or have 16 bits per pixel. Tensors and arrays are used as they are. All
+            items must have the same shape and dtype. Labels are whole numbers.
         tasks: Rows of each task. Samples in no task are omitted.
         groups: Classes of each task, instead of `tasks`. Samples of other classes are omitted,
             with a warning.

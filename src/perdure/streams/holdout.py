@@ -20,8 +20,8 @@ def hold_out(
 
     In every task the share of each class is held out, as closely as the ids allow, and at least
     one sample where the class has two ids or more. Samples with the same id are never separated,
-    in whichever tasks they are. A class of a task that has a single id is not held out for its
-    own sake.
+    in whichever tasks they are. A class with a single id in a task is held out only if another
+    class requires it.
 
     Args:
         tasks: The id of each sample, by task.

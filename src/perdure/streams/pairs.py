@@ -1,4 +1,4 @@
-"""Pairs of inputs and labels that users supply: their checks, and the tests made of them."""
+"""Checks of users' pairs of inputs and labels, and the tests of a stream made from them."""
 
 from __future__ import annotations
 

@@ -443,7 +443,7 @@ def _invalid_files(folder: Path, learner: Learner) -> Iterator[tuple[str, Path]]
 
 @rule(LEARNER_CHECKS)
 def memory_is_bounded(make: MakeLearner) -> None:
-    """Neither the state nor what else the learner holds grows with the number of batches."""
+    """Nothing that the learner holds grows with the number of batches."""
     learner = _trained(make, _LINEAR)
 
     def sizes_after(batches: int) -> dict[str, int]:
