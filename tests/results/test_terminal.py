@@ -53,6 +53,17 @@ def test_a_row_for_each_network() -> None:
     assert cells(table, "published")[1] == "92.04 ± 0.33"
 
 
+def test_a_network_that_is_much_better_than_the_one_shown_is_mentioned() -> None:
+    lagging = setting(record(accuracy={"stable": 10.0, "plastic": 14.0, "working": 80.0}))
+    caption = str(results_table([lagging], "Results").caption)
+    assert "working" in caption
+    assert "80.00" in caption
+    assert "plastic" not in caption
+    assert results_table([lagging], "Results", by_predictor=True).caption is None
+    usual = setting(record(accuracy={"stable": 90.0, "plastic": 89.0, "working": 91.0}))
+    assert results_table([usual], "Results").caption is None
+
+
 def test_missing_seeds_and_departures_are_shown() -> None:
     found = setting(record(hyperparameters={"lr": 0.05}))
     table = results_table([found], "Results", planned={found.config.hash: 3})

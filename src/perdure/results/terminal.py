@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +25,8 @@ from perdure.results.claims import (
 from perdure.results.records import printable
 from perdure.results.table import Setting, in_words, published_spread, spread_text
 
+_MUCH_BETTER = 5
+"""Difference in percentage points above which another network of a method is mentioned."""
 LOG_WIDTH = 250
 """Columns in a file or a pipe, where nothing has to be folded."""
 ANALYSES = {
@@ -82,7 +84,9 @@ def results_table(
         "prequential": any(windows),
         **{f"last {window:,}": True for window in windows if window},
     }
-    found = Table(title=escape(title), min_width=len(title))
+    better = [] if by_predictor else [text for setting in settings for text in _better(setting)]
+    caption = escape("\n".join(better)) or None
+    found = Table(title=escape(title), caption=caption, min_width=len(title))
     left = ("stream", "method", "settings", "network")
     for name in (name for name, used in columns.items() if used):
         found.add_column(name, justify="left" if name in left else "right", overflow="fold")
@@ -119,6 +123,18 @@ def results_table(
             found.add_row(*(cells[name] for name, used in columns.items() if used))
             previous = config.stream
     return found
+
+
+def _better(setting: Setting) -> Iterator[str]:
+    """Which network is much better than the one that the table shows, such as a lagging average."""
+    shown, *others = setting.predictors
+    ours, spreads = setting.spread(), {name: setting.spread(name) for name in others}
+    for name, spread in spreads.items():
+        if ours and spread and spread.mean - ours.mean > _MUCH_BETTER:
+            yield (
+                f"{setting.label or setting.config.method_title}: the {shown} network, which "
+                f"predicts, has {ours}; the {name} network has {spread}"
+            )
 
 
 def _unusual(settings: Sequence[Setting]) -> list[dict[str, Any]]:
