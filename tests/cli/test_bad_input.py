@@ -84,12 +84,12 @@ CASES = {
     "data verify --data nowhere": "nowhere",
     "analyze --sigmas 0,1e39": "sigmas are 0, 1e+39",
     # names
-    "run s-mnits": "did you mean s-mnist?",
+    "run s-mnits": "did you mean s-mnist",
     "run ''": "unknown stream ''; choose from s-mnist, r-mnist",
     "run pets": "did you mean images:pets?",
     "run pets,size=8": "did you mean images:pets,size=8?",
     "run wine.csv": "did you mean table:wine.csv,target=COLUMN?",
-    "run --method clsre": "did you mean clser?",
+    "run --method clsre": "did you mean clser",
     "run --method magic": "'magic'; choose from clser, mean-er",
     "run --network lenet": "'lenet'; choose from mlp, cnn, resnet18, or module:function",
     "run --network ''": "unknown network ''",
@@ -107,7 +107,7 @@ CASES = {
     "run --stream-seed 3": "s-mnist is deterministic",
     "run r-mnist --stream-seed each": "--stream-seed is 'each'",
     "run r-mnist --stream-seed -1": "--stream-seed is '-1'",
-    "run r-mnist --stream-seed published": "r-mnist is another one",
+    "run r-mnist --stream-seed published": "GCIL streams only",
     "run gcil-cifar100-longtail --method der --stream-seed published": "no run of der",
     "reproduce table2 --stream-seed 3": "deterministic",
     # hyperparameters
