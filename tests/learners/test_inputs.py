@@ -432,6 +432,63 @@ def test_layers_without_a_size_are_refused() -> None:
     ER(network, buffer_size=6).observe(ROWS, LABELS)
 
 
+def test_logits_for_each_sample_are_expected() -> None:
+    learner = ER(Own(lambda layer, x: layer(x).mean(0, keepdim=True)), buffer_size=6)
+    for learn in (partial(learner.observe, ROWS, LABELS), partial(fit, learner, [(ROWS, LABELS)])):
+        with pytest.raises(ValueError, match="for 2 samples"):
+            learn()
+
+
+class Sequences(nn.Module):
+    """A network for sequences of vectors."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        output = self.body(x)
+        return self.head((output[0] if isinstance(output, tuple) else output)[:, -1])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    "make", [partial(nn.LSTM, 16, 16), partial(nn.TransformerEncoderLayer, 16, 2, 32)]
+)
+def test_a_network_that_mixes_samples_produces_one_warning(make: Any, batch_first: bool) -> None:
+    inputs = torch.rand(12, 5, 16, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    learner = ER(Sequences(make(batch_first=batch_first)), buffer_size=6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learner.observe(inputs, LABELS)
+        learner.observe(inputs, LABELS)
+        learner.predict(inputs)
+    assert ["batch_first" in str(each.message) for each in caught] == [True] * (not batch_first)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda layer, x: layer(nn.functional.dropout(x, 0.5)),
+        lambda layer, x: layer(x + torch.rand(x.shape)),
+        lambda layer, x: layer(x + 1e-4 * x.amax()),
+        lambda layer, x: layer(x).bfloat16(),
+        lambda layer, x: layer(x) + x.mean(),  # the same for all classes
+    ],
+)
+def test_networks_that_are_random_or_almost_separate_produce_no_warning(forward: Any) -> None:
+    learner, other = (ER(Own(forward), buffer_size=6, seed=3) for _ in range(2))
+    before = torch.get_rng_state()
+    learner.predict(ROWS)
+    torch.set_rng_state(before)
+    other.observe(ROWS, LABELS)
+    assert torch.get_rng_state().equal(before)
+    learner.observe(ROWS, LABELS)
+    assert as_bytes(learner.state_dict(), {}) == as_bytes(other.state_dict(), {})
+
+
 @pytest.mark.parametrize(
     ("method", "wrong"),
     [

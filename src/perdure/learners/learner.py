@@ -66,6 +66,9 @@ a failed device, have other causes."""
 _OTHER_CAUSES = ("memory", "alloc", "CUDA error", "_STATUS_")
 """Words in the text of a RuntimeError that is not about inputs."""
 
+_ROUNDING = 0.02
+"""Share of the largest logit by which logits may differ because batches are rounded differently."""
+
 _BATCHES_WITHOUT_END = 200
 """Batches of a first task after which a prediction warns that no task has ended."""
 
@@ -754,6 +757,7 @@ class Learner(Undoable, ABC):
                 f"the network does not accept inputs {layout(one)}: {describe_error(error)}"
             ) from error
         check_logits(logits, 1)
+        self._check_rows(inputs, logits)
         if self._head is not None:
             check_outputs(self._head, logits.shape[1])
         if logits.shape[1] > 1 and (logits >= 0).all() and abs(float(logits.sum()) - 1) < 1e-4:
@@ -762,6 +766,39 @@ class Learner(Undoable, ABC):
                 stacklevel=2,
             )
         return InputSpec(layout(one), logits.shape[1], 2 if norms else 1)
+
+    def _check_rows(self, inputs: Inputs, alone: Tensor) -> None:
+        """Warn if the logits of a sample in evaluation mode depend on what else is in its batch.
+
+        Raises ValueError if the network does not return logits for each sample. Networks that are
+        random in evaluation mode, or compute in low precision, are not compared.
+
+        Args:
+            inputs: Raw inputs [n, ...].
+            alone: Logits [1, classes] of the first sample alone.
+        """
+        predict = Predictor(self.network, self.normalise)
+        before = global_state(self.device)
+        try:
+            again = predict(self._on_device(select(inputs, torch.tensor([0]))))
+            random = not (again.equal(alone) and global_state(self.device).equal(before))
+            pair = predict(self._on_device(select(inputs, torch.tensor([length(inputs) - 1, 0]))))
+        except Exception:  # it is reported if it also occurs with a batch to learn from
+            return
+        finally:
+            set_global_state(before, self.device)
+        check_logits(pair, 2)
+        precise = pair.dtype in (torch.float32, torch.float64)
+        if random or not precise or torch.is_autocast_enabled(self.device.type):
+            return
+        low, high = (pair[1] - alone[0]).aminmax()  # equal differences change no prediction
+        if high - low > _ROUNDING * alone.abs().max() + 1e-4:
+            warnings.warn(
+                "the network mixes the samples of a batch, so what it predicts for one depends on "
+                "the others; compute each row [n, ...] separately, for example with "
+                "batch_first=True in recurrent and attention layers",
+                stacklevel=2,
+            )
 
     # -- state ------------------------------------------------------------------------------
 
