@@ -81,14 +81,15 @@ def accepts(function: Any, *arguments: object) -> bool:
     return True
 
 
-def describe_error(error: Exception) -> str:
+def describe_error(error: BaseException) -> str:
     """Message of an error in a user's code and, if code of the user was running, its location."""
     if isinstance(error, ImportError | SyntaxError):
         return str(error)
     places = traceback.extract_tb(error.__traceback__)
     own = [place for place in places if not _is_foreign(place.filename)]
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
-    return f"{type(error).__name__}: {error}{where}"
+    text = f": {error}" if str(error) else ""
+    return f"{type(error).__name__}{text}{where}"
 
 
 def _is_foreign(file: str) -> bool:

@@ -137,6 +137,13 @@ def test_optimizers_of_methods_with_settings_of_the_same_name(call: Call) -> Non
         assert call(*RUN, "--quiet", *flags).status == 0
 
 
+def test_a_misspelt_prefix_is_corrected(call: Call) -> None:
+    ended = call("run", "tabel:rides.csv,target=kind", "--method", "er")
+    assert ended.status == 2
+    assert "did you mean table:rides.csv,target=kind?" in ended.err
+    assert "did you mean" not in call("run", "rides:stream", "--method", "er").err
+
+
 def test_the_table_names_the_optimizer(call: Call) -> None:
     ended = call(*RUN, "--method", "er", "--optimizer", "adam", "--weight-decay", "0.1")
     assert "optimizer adam" in ended.out

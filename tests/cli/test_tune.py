@@ -235,6 +235,14 @@ def test_a_users_stream_is_tuned_on_a_part_of_its_training_samples(
     assert {name: config.hyperparameters[name] for name in found} == found
 
 
+@pytest.mark.parametrize(("space", "noted"), [("lr=0.001,0.01", False), ("batch=10,20", True)])
+def test_a_note_on_the_learning_rate_appears_unless_it_is_searched(
+    space: str, noted: bool, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*shlex.split(SHORT), "--optimizer=adam", "--trials=1", f"--space={space}"]) == 0
+    assert ("--lr is not given" in capfd.readouterr().err) == noted
+
+
 def test_a_stream_from_batches_cannot_be_tuned(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -135,7 +135,7 @@ NETWORKS = """
     ("name", "expected"),
     [
         ("wrong_head", "network has 9 outputs; s-mnist has 10 classes"),
-        ("wrong_input", r"does not accept inputs .*\[1, 28, 28\]: mat1 and mat2 shapes"),
+        ("wrong_input", r"does not accept inputs .*\[1, 28, 28\]: RuntimeError: mat1 and mat2"),
         ("no_module", "returned a int, not an nn.Module"),
         ("fails", r"network 'nets:fails' failed: KeyError: 'depth' \(nets.py, line 15\)"),
         ("takes_nothing", r"takes \(input shape, classes\)"),

@@ -118,3 +118,12 @@ def test_settings_below_one_are_refused() -> None:
     for name in ("buffer_size", "batch_size", "max_features"):
         with pytest.raises(ValueError, match=name):
             ContinualClassifier(**{name: 0})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("network", nn.Linear(2, 3)), ("learner", "er"), ("learner", perdure.SGD(nn.Linear(2, 3)))],
+)
+def test_objects_instead_of_functions_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is .* function"):
+        ContinualClassifier(**{name: value})

@@ -255,3 +255,12 @@ def test_read_only_data_frames_are_learned_without_warnings() -> None:
         warnings.simplefilter("error")
         found = ContinualClassifier(random_state=0).partial_fit(rows, names).predict(rows)
     assert set(found) <= {"low", "high"}
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("network", nn.Linear(2, 3)), ("learner", "er"), ("learner", perdure.SGD(nn.Linear(2, 3)))],
+)
+def test_objects_instead_of_functions_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(ValueError, match=f"{name} is .* function"):
+        ContinualClassifier(**{name: value}).partial_fit(DIGITS, DIGIT_LABELS)

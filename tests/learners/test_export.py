@@ -204,13 +204,15 @@ def test_an_operation_that_onnx_lacks_is_refused(tmp_path: Path) -> None:
     ("network", "one_size"), [(OneSize(6, 5), True), (Branch(6, 5), False)], ids=["size", "branch"]
 )
 def test_what_cannot_be_exported_is_refused_in_one_sentence(
-    network: nn.Module, one_size: bool, tmp_path: Path
+    network: nn.Module, one_size: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     learner = ER(network, buffer_size=5)
     with pytest.raises(ValueError, match="cannot be exported") as raised:
         learner.export(tmp_path / "model.pt2", torch.rand(2, 6))
     assert "\n" not in str(raised.value)
     assert ("batch size" in str(raised.value)) == one_size
+    assert ("branches on values" in str(raised.value)) != one_size
+    assert capfd.readouterr() == ("", "")
     assert not list(tmp_path.iterdir())
 
 
@@ -219,6 +221,8 @@ def test_wrong_arguments_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for name in ("model", "model.pt", "model.onnx.zip"):
         with pytest.raises(ValueError, match=r"\.onnx or \.pt2"):
             learner.export(tmp_path / name, make(1))
+    with pytest.raises(ValueError, match="folder"):
+        learner.export(tmp_path / "missing" / "model.pt2", make(1))
     with pytest.raises(ValueError, match="shape"):
         learner.export(tmp_path / "model.pt2", torch.rand(1, 7))
     with pytest.raises(ValueError, match="does not accept"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import warnings
 from collections import UserDict
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -28,6 +29,7 @@ from perdure import (
     from_dataset,
     from_tensors,
 )
+from perdure.catalog import METHODS, accepted
 from perdure.records import Samples
 from perdure.state import as_bytes
 from perdure.testing import check_stream
@@ -364,11 +366,127 @@ def test_names_as_labels_are_refused() -> None:
     assert learner.steps == 0
 
 
-def test_learning_without_gradients_is_refused() -> None:
+@pytest.mark.parametrize("disable", [torch.no_grad, torch.inference_mode])
+def test_learning_without_gradients_is_refused(disable: Any) -> None:
     learner = ER(Text(), buffer_size=6)
-    with torch.no_grad(), pytest.raises(ValueError, match="no_grad"):
+    with disable(), pytest.raises(ValueError, match=disable.__name__):
         learner.observe(ENCODING, LABELS)
     assert learner.steps == 0
+
+
+class Own(nn.Module):
+    """A linear layer in a forward pass of the test's own."""
+
+    def __init__(self, forward: Callable[[nn.Linear, Tensor], Any]) -> None:
+        super().__init__()
+        self.layer = linear()
+        self.own_forward = forward
+
+    def forward(self, x: Tensor) -> Any:
+        return self.own_forward(self.layer, x)
+
+
+ROWS = torch.rand(12, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize("method", sorted({m.learner for m in METHODS.values()}, key=str))
+@pytest.mark.parametrize(
+    "forward",
+    [lambda layer, x: layer(x).detach(), lambda layer, x: torch.from_numpy(layer(x).data.numpy())],
+)
+def test_outputs_without_a_gradient_are_refused(method: Any, forward: Any) -> None:
+    arguments = {"buffer_size": 6, "tasks": 2}
+    learner = method(Own(forward), **{k: v for k, v in arguments.items() if k in accepted(method)})
+    with pytest.raises(ValueError, match="no gradient"):
+        learner.observe(ROWS, LABELS)
+    assert learner.steps == 0
+    if not learner.needs_boundaries:
+        with pytest.raises(ValueError, match="no gradient"):
+            fit(learner, [(ROWS, LABELS)])
+
+
+@pytest.mark.parametrize("wrap", [list, tuple, Tensor.numpy, lambda logits: None])
+def test_outputs_other_than_logits_are_refused(wrap: Any) -> None:
+    learner = ER(Own(lambda layer, x: wrap(layer(x).detach())), buffer_size=6)
+    with pytest.raises(ValueError, match="returned") as caught:
+        learner.observe(ROWS, LABELS)
+    assert "does not accept" not in str(caught.value)
+
+
+def test_an_error_of_the_network_is_named() -> None:
+    missing: dict[str, Tensor] = {}
+    always = Own(lambda layer, x: layer(x) + missing["bias"])
+    in_training = Own(lambda layer, x: layer(x) + (missing["bias"] if x.requires_grad else 0))
+    with pytest.raises(ValueError, match=r"KeyError: 'bias' \(test_inputs.py"):
+        ER(always, buffer_size=6).observe(ROWS, LABELS)
+    learner = ER(in_training, buffer_size=6, augment=lambda x, draws: x.requires_grad_())
+    with pytest.raises(ValueError, match="KeyError: 'bias'"):
+        learner.observe(ROWS.clone(), LABELS)
+
+
+def test_layers_without_a_size_are_refused() -> None:
+    network = nn.Sequential(nn.LazyLinear(3))
+    with pytest.raises(ValueError, match="LazyLinear"):
+        ER(network, buffer_size=6)
+    network(ROWS)
+    ER(network, buffer_size=6).observe(ROWS, LABELS)
+
+
+def test_logits_for_each_sample_are_expected() -> None:
+    learner = ER(Own(lambda layer, x: layer(x).mean(0, keepdim=True)), buffer_size=6)
+    for learn in (partial(learner.observe, ROWS, LABELS), partial(fit, learner, [(ROWS, LABELS)])):
+        with pytest.raises(ValueError, match="for 2 samples"):
+            learn()
+
+
+class Sequences(nn.Module):
+    """A network for sequences of vectors."""
+
+    def __init__(self, body: nn.Module) -> None:
+        super().__init__()
+        self.body = body
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        output = self.body(x)
+        return self.head((output[0] if isinstance(output, tuple) else output)[:, -1])
+
+
+@pytest.mark.parametrize("batch_first", [False, True])
+@pytest.mark.parametrize(
+    "make", [partial(nn.LSTM, 16, 16), partial(nn.TransformerEncoderLayer, 16, 2, 32)]
+)
+def test_a_network_that_mixes_samples_produces_one_warning(make: Any, batch_first: bool) -> None:
+    inputs = torch.rand(12, 5, 16, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(0)
+    learner = ER(Sequences(make(batch_first=batch_first)), buffer_size=6)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        learner.observe(inputs, LABELS)
+        learner.observe(inputs, LABELS)
+        learner.predict(inputs)
+    assert ["batch_first" in str(each.message) for each in caught] == [True] * (not batch_first)
+
+
+@pytest.mark.parametrize(
+    "forward",
+    [
+        lambda layer, x: layer(nn.functional.dropout(x, 0.5)),
+        lambda layer, x: layer(x + torch.rand(x.shape)),
+        lambda layer, x: layer(x + 1e-4 * x.amax()),
+        lambda layer, x: layer(x).bfloat16(),
+        lambda layer, x: layer(x) + x.mean(),  # the same for all classes
+    ],
+)
+def test_networks_that_are_random_or_almost_separate_produce_no_warning(forward: Any) -> None:
+    learner, other = (ER(Own(forward), buffer_size=6, seed=3) for _ in range(2))
+    before = torch.get_rng_state()
+    learner.predict(ROWS)
+    torch.set_rng_state(before)
+    other.observe(ROWS, LABELS)
+    assert torch.get_rng_state().equal(before)
+    learner.observe(ROWS, LABELS)
+    assert as_bytes(learner.state_dict(), {}) == as_bytes(other.state_dict(), {})
 
 
 @pytest.mark.parametrize(

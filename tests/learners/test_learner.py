@@ -158,9 +158,10 @@ def test_inputs_need_not_be_contiguous() -> None:
     [
         (
             INPUTS,
-            LABELS + 1,
-            r"labels range from 1 to 3; the network has 3 outputs.*0 to 2.*grow=True",
+            LABELS + 2,
+            r"labels range from 2 to 4; the network has 3 outputs.*0 to 2.*grow=True",
         ),
+        (INPUTS, LABELS + 1, r"from 1 to 3; .*0 to 2.*from 0.*subtract"),
         (INPUTS, LABELS - 1, "labels range from -1 to 1"),
         (INPUTS, LABELS[:4], "6 inputs but 4 labels"),
         (INPUTS, LABELS.float(), "dtype float32; expected integers"),
@@ -463,6 +464,17 @@ def test_state_contains_the_input_shape() -> None:
     other.load_state_dict(one.state_dict())
     with pytest.raises(ValueError, match="earlier inputs were"):
         other.observe(INPUTS.view(6, 2, 2), LABELS)
+
+
+@pytest.mark.parametrize("place", ["", ".", "missing/learner", "file/learner"])
+def test_where_no_file_can_be_is_refused(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    with pytest.raises(ValueError, match="folder"):
+        SGD(linear()).save(place)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_failed_save_keeps_the_old_file(tmp_path: Path) -> None:

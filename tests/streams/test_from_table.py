@@ -145,8 +145,7 @@ def test_columns_without_single_values_are_refused(tmp_path: Path) -> None:
     for column in (None, ["kind"]):
         with pytest.raises(ValueError, match="no column"):
             from_table(RIDES, column)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="categorical is None"):
-        from_table(RIDES, "kind", categorical=None)  # type: ignore[arg-type]
+    assert from_table(RIDES, "kind", categorical=None).shape == from_table(RIDES, "kind").shape
     with pytest.raises(ValueError, match="'x' is a single value"):
         from_table({"x": np.array(5), "kind": ["a", "b"]}, "kind")
     arrow = pytest.importorskip("pyarrow", reason="optional package not installed")
@@ -223,6 +222,28 @@ def test_missing_values_are_refused_or_imputed() -> None:
     assert inputs[1:, 1].sum() == 0
     with pytest.raises(ValueError, match="'kind' has no value in row 1"):
         from_table({**RIDES, "kind": [None, *RIDES["kind"][1:]]}, "kind")
+
+
+@pytest.mark.parametrize("text", ["none", "N/A", " NaN", "null"])
+def test_a_text_that_counts_as_missing_is_quoted(text: str, tmp_path: Path) -> None:
+    lines = ["city,kind", *["Oslo,bus", "Rome,car"] * 10, f"{text},bus"]
+    (tmp_path / "rides.csv").write_text("\n".join(lines))
+    with pytest.raises(ValueError, match=f"row 21.*'{text.strip()}' counts as missing"):
+        from_table(tmp_path / "rides.csv", "kind")
+    encoder = from_table(tmp_path / "rides.csv", "kind", missing="impute").encoder
+    assert encoder is not None
+    assert encoder.encode({"city": [text, "Oslo"]}).tolist() == [[0, 0], [1, 0]]
+
+
+def test_none_is_a_class_and_other_texts_for_missing_values_are_not() -> None:
+    rows = {"km": [1, 9, 4] * 10, "kind": ["bus", "none", "None "] * 10}
+    with pytest.warns(UserWarning, match="differ only in case"):
+        encoder = from_table(rows, "kind").encoder
+    assert encoder is not None
+    assert encoder.class_names == ("None", "bus", "none")
+    assert encoder.labels(["none", "bus"]).tolist() == [2, 1]
+    with pytest.raises(ValueError, match=r"row 2.*'NA' counts as missing"):
+        from_table({**rows, "kind": ["bus", "NA", "car"] * 10}, "kind")
 
 
 @pytest.mark.parametrize("gap", range(20))

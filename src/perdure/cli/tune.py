@@ -24,7 +24,7 @@ from perdure.cli.options import (
     at_least_one,
     writable,
 )
-from perdure.config import parse_seeds
+from perdure.config import as_flag, parse_seeds
 from perdure.experiment.build import build_run, read_dataset
 from perdure.experiment.progress import print_status
 from perdure.experiment.resolve import check_names
@@ -89,8 +89,10 @@ def tune(options: TuneOptions) -> int:
     folder = search.folder(options.out)
     make_folder(folder)
     if not quiet:
+        searched = tuple(f"{as_flag(name)} is not given" for name in search.space)
         for note in search.config.notes:
-            print_status(f"note: {note}")
+            if not note.startswith(searched):
+                print_status(f"note: {note}")
     trials, deaths = run_study(
         search,
         options.trials,

@@ -5,6 +5,7 @@ Code below this module takes plain arguments, never a configuration.
 
 from __future__ import annotations
 
+import difflib
 import warnings
 from collections import Counter
 from collections.abc import Callable, Container, Mapping
@@ -98,7 +99,7 @@ def load_user_stream(reference: str, *, again: bool = False, progress: bool = Fa
     """
     kind, _, rest = reference.partition(":")
     from_files = kind in FILE_STREAMS
-    key: Any = (reference, Path.cwd()) if from_files else find_object(reference, "stream")
+    key: Any = (reference, Path.cwd()) if from_files else _find_stream(reference)
     for last, found in _last_built:
         if last == key and not again:
             return found
@@ -119,6 +120,19 @@ def load_user_stream(reference: str, *, again: bool = False, progress: bool = Fa
     if not any(isinstance(task, ComposedTask) for task in stream.tasks):
         _last_built.append((key, found))
     return found
+
+
+def _find_stream(reference: str) -> Any:
+    """What `module:function` refers to; an error suggests the prefix of a stream from files."""
+    kind, _, rest = reference.partition(":")
+    try:
+        return find_object(reference, "stream")
+    except ValueError as error:
+        meant = difflib.get_close_matches(kind.lower(), FILE_STREAMS, n=1)
+        cause = error.__cause__
+        if meant and isinstance(cause, ModuleNotFoundError) and cause.name == kind:
+            raise ValueError(f"{error}; did you mean {meant[0]}:{rest}?") from error
+        raise
 
 
 _last_built: list[tuple[Any, UserStream]] = []

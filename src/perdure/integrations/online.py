@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from perdure.learners import CLSER, Learner
+from perdure.learners.checks import describe
 from perdure.networks import MLP
 from perdure.randomness import seeded_globally
 from perdure.streams.table_encoder import LIMIT
@@ -96,6 +97,18 @@ class OnlineClassifier:
     seed: int
     labels: list[Hashable] = field(default_factory=list)
     learner: Learner | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.make_network, nn.Module) or not callable(self.make_network or MLP):
+            raise ValueError(
+                f"network is {describe(self.make_network)}; expected a function network(features, "
+                "classes) that builds an nn.Module"
+            )
+        if not callable(self.make_learner or CLSER):
+            raise ValueError(
+                f"learner is {self.make_learner!r}; expected a class, such as perdure.ER, or a "
+                "function that builds a learner from a network"
+            )
 
     def announce(self, labels: Sequence[Hashable]) -> None:
         """Add an output for each new label."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -169,9 +170,50 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
             raise ValueError(f"labels range from {int(low)} to {int(high)}; expected 0 or more")
     elif low < 0 or high >= classes:
         remedy = "" if low < 0 else "; create the learner with grow=True to add outputs"
+        if low == 1 and high == classes > 1:
+            remedy = ", because classes are numbered from 0; subtract 1 from the labels"
         raise ValueError(
-            f"labels range from {int(low)} to {int(high)}; the network has {classes} outputs, "
-            f"so expected 0 to {classes - 1}{remedy}"
+            f"labels range from {int(low)} to {int(high)}; the network has {count_outputs(classes)}"
+            f", so expected {f'0 to {classes - 1}' if classes > 1 else '0'}{remedy}"
+        )
+
+
+def count_outputs(number: int) -> str:
+    """Return a number of outputs, as text.
+
+    >>> count_outputs(1), count_outputs(2)
+    ('1 output', '2 outputs')
+    """
+    return f"{number} output{'s' * (number != 1)}"
+
+
+def check_parameters(network: nn.Module) -> list[nn.Parameter]:
+    """Return the parameters of a network that are trained; ValueError if there are none."""
+    found = [p for p in network.parameters() if p.requires_grad]
+    if not found:
+        raise ValueError("the network has no parameters to train; frozen ones do not count")
+    if any(map(nn.parameter.is_lazy, found)):
+        raise ValueError(
+            "the network has layers without a size, such as nn.LazyLinear; pass one batch through "
+            "the network before you create the learner"
+        )
+    return found
+
+
+def check_file(path: Path) -> None:
+    """Raise ValueError unless a file may be written here, as far as its folder shows."""
+    if not path.name or path.is_dir():
+        raise ValueError(f"{str(path)!r} is a folder; expected the name of a file")
+    if not path.parent.is_dir():
+        raise ValueError(f"the folder {path.parent} does not exist; create it, then save {path}")
+
+
+def check_logits(logits: Tensor, samples: int) -> None:
+    """Raise ValueError unless this is a network's output for a number of samples."""
+    if logits.ndim != 2 or len(logits) != samples:
+        raise ValueError(
+            f"the network returned {describe(logits)} for {samples} "
+            f"sample{'s' * (samples > 1)}; expected logits [n, classes], a row for each sample"
         )
 
 

@@ -17,9 +17,12 @@ from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
 from perdure.files import write_atomic
+from perdure.learners.checks import check_file
 from perdure.structures import Inputs, arguments, call, map_leaves
 
 SUFFIXES = (".onnx", ".pt2")
+_LOGS = ("onnx", "export", "fx.experimental.symbolic_shapes")
+"""Logs of torch in which the exporter writes."""
 
 
 class _Served(nn.Module):
@@ -54,6 +57,7 @@ def export(path: Path, network: nn.Module, normalise: Any, example: Inputs) -> N
     """Write a network with its normalisation to a file; see `Learner.export`."""
     if path.suffix not in SUFFIXES:
         raise ValueError(f"{path} ends with {path.suffix!r}; expected {' or '.join(SUFFIXES)}")
+    check_file(path)
     if path.suffix == ".onnx":
         _require_onnx()
     example = map_leaves(lambda leaf: leaf.cpu(), example)
@@ -84,6 +88,11 @@ def _trace(served: _Served, example: Inputs) -> ExportedProgram:
         reason = _first_line(error)
         if "Constraints violated" in reason:
             reason = "it works for one batch size only; for example, len(x) is a constant there"
+        elif "data-dependent" in reason:
+            reason = (
+                "its forward branches on values of tensors or reads them as Python numbers; "
+                "compute with tensors instead, for example with torch.where"
+            )
         raise ValueError(f"the network cannot be exported: {reason}") from error
 
 
@@ -137,13 +146,15 @@ def _require_onnx() -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Hide the exporter's log messages and warnings, which concern its own internals."""
-    log = logging.getLogger("torch.onnx")
-    level = log.level
-    log.setLevel(logging.ERROR)
+    """Hide what the exporter logs, prints and warns of, which concerns its own internals."""
+    logs = [logging.getLogger(f"torch.{name}") for name in _LOGS]
+    levels = [log.level for log in logs]
+    for log in logs:
+        log.setLevel(logging.CRITICAL)
     try:
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), contextlib.redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        log.setLevel(level)
+        for log, level in zip(logs, levels, strict=True):
+            log.setLevel(level)

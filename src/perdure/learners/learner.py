@@ -27,10 +27,14 @@ from perdure.learners.checks import (
     InputSpec,
     Labels,
     check_device,
+    check_file,
     check_inputs,
     check_labels,
+    check_logits,
     check_optimizer,
+    check_parameters,
     check_size,
+    count_outputs,
     describe,
     has_unscaled_images,
     is_unscaled_table,
@@ -49,8 +53,9 @@ from perdure.memory.frozen import training_mode
 from perdure.randomness import generator, global_generators, global_state, set_global_state
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
-from perdure.structures import Inputs, call, layout, length, map_leaves, select
+from perdure.structures import Inputs, call, layout, length, logits_of, map_leaves, select
 from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generator, save_optimizer
+from perdure.user_code import describe_error
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""
@@ -60,6 +65,9 @@ _INPUT_ERRORS = (LookupError, IndexError, KeyError, RuntimeError, AssertionError
 a failed device, have other causes."""
 _OTHER_CAUSES = ("memory", "alloc", "CUDA error", "_STATUS_")
 """Words in the text of a RuntimeError that is not about inputs."""
+
+_ROUNDING = 0.02
+"""Share of the largest logit by which logits may differ because batches are rounded differently."""
 
 _BATCHES_WITHOUT_END = 200
 """Batches of a first task after which a prediction warns that no task has ended."""
@@ -164,9 +172,7 @@ class Learner(Undoable, ABC):
     ) -> None:
         if not isinstance(network, nn.Module):
             raise ValueError(f"network is {describe(network)}; expected an nn.Module")
-        parameters = [p for p in network.parameters() if p.requires_grad]
-        if not parameters:
-            raise ValueError("the network has no parameters to train; frozen ones do not count")
+        parameters = check_parameters(network)
         device = check_device(parameters[0].device)
         if optimizer is None:
             lr = self.default_lr if lr is None else lr
@@ -260,7 +266,10 @@ class Learner(Undoable, ABC):
             ValueError: If the batch does not fit the network, or its loss is infinite or NaN.
         """
         if not torch.is_grad_enabled():
-            raise ValueError("gradients are disabled; call observe outside of torch.no_grad")
+            raise ValueError(
+                "gradients are disabled; call observe outside of torch.no_grad and "
+                "torch.inference_mode"
+            )
         with global_generators, self._lock:
             number = self._observed + 1
             checks = number >= 16 and number.bit_count() == 1
@@ -398,9 +407,9 @@ class Learner(Undoable, ABC):
         needed = int(labels.max()) + 1
         if needed - self._head.classes > MAX_ADDED:
             raise ValueError(
-                f"a label is {needed - 1} and the network has {self._head.classes} outputs; "
-                f"labels must be consecutive class numbers from 0 (call grow first if there "
-                "are so many classes)"
+                f"a label is {needed - 1} and the network has {count_outputs(self._head.classes)}; "
+                "labels must be consecutive class numbers from 0 (call grow first if there are so "
+                "many classes)"
             )
         return needed if needed > self._head.classes else None
 
@@ -479,6 +488,11 @@ class Learner(Undoable, ABC):
         """Compute the gradients of `loss`: the first half of `optimizer_step`."""
         for parameter in self._parameters:
             parameter.grad = None
+        if not loss.requires_grad:
+            raise ValueError(
+                "the network's output has no gradient; its forward must use a parameter that is "
+                "trained, without detach(), torch.no_grad() or NumPy"
+            )
         loss.backward()  # type: ignore[no-untyped-call]
 
     def apply_gradients(self, loss: Tensor, **terms: Tensor) -> None:
@@ -737,14 +751,13 @@ class Learner(Undoable, ABC):
             with norms_with_single_values(self.network) as norms:
                 logits = Predictor(self.network, self.normalise)(one)
         except Exception as error:  # a network may raise anything
+            if _passed(error, logits_of):  # about the output
+                raise
             raise ValueError(
-                f"the network does not accept inputs {layout(one)}: {error}"
+                f"the network does not accept inputs {layout(one)}: {describe_error(error)}"
             ) from error
-        if logits.ndim != 2 or len(logits) != 1:
-            raise ValueError(
-                f"the network returned {describe(logits)} for one sample; expected logits "
-                "[n, classes]"
-            )
+        check_logits(logits, 1)
+        self._check_rows(inputs, logits)
         if self._head is not None:
             check_outputs(self._head, logits.shape[1])
         if logits.shape[1] > 1 and (logits >= 0).all() and abs(float(logits.sum()) - 1) < 1e-4:
@@ -753,6 +766,39 @@ class Learner(Undoable, ABC):
                 stacklevel=2,
             )
         return InputSpec(layout(one), logits.shape[1], 2 if norms else 1)
+
+    def _check_rows(self, inputs: Inputs, alone: Tensor) -> None:
+        """Warn if the logits of a sample in evaluation mode depend on what else is in its batch.
+
+        Raises ValueError if the network does not return logits for each sample. Networks that are
+        random in evaluation mode, or compute in low precision, are not compared.
+
+        Args:
+            inputs: Raw inputs [n, ...].
+            alone: Logits [1, classes] of the first sample alone.
+        """
+        predict = Predictor(self.network, self.normalise)
+        before = global_state(self.device)
+        try:
+            again = predict(self._on_device(select(inputs, torch.tensor([0]))))
+            random = not (again.equal(alone) and global_state(self.device).equal(before))
+            pair = predict(self._on_device(select(inputs, torch.tensor([length(inputs) - 1, 0]))))
+        except Exception:  # it is reported if it also occurs with a batch to learn from
+            return
+        finally:
+            set_global_state(before, self.device)
+        check_logits(pair, 2)
+        precise = pair.dtype in (torch.float32, torch.float64)
+        if random or not precise or torch.is_autocast_enabled(self.device.type):
+            return
+        low, high = (pair[1] - alone[0]).aminmax()  # equal differences change no prediction
+        if high - low > _ROUNDING * alone.abs().max() + 1e-4:
+            warnings.warn(
+                "the network mixes the samples of a batch, so what it predicts for one depends on "
+                "the others; compute each row [n, ...] separately, for example with "
+                "batch_first=True in recurrent and attention layers",
+                stacklevel=2,
+            )
 
     # -- state ------------------------------------------------------------------------------
 
@@ -840,14 +886,17 @@ class Learner(Undoable, ABC):
             path: File to write or replace.
 
         Raises:
-            ValueError: If the learner has diverged; the file is left as it is.
+            ValueError: If the learner has diverged, or the folder does not exist; the file is left
+                as it is.
         """
+        path = Path(path)
+        check_file(path)
         state = self.state_dict()
         try:
             check_finite(state)
         except ValueError as error:
             raise ValueError(f"{path} is not written, because training diverged: {error}") from None
-        write_file(Path(path), state, {"learner": type(self).__name__})
+        write_file(path, state, {"learner": type(self).__name__})
 
     def load(self, path: str | Path) -> None:
         """Restore a state that `save` wrote.
@@ -881,5 +930,10 @@ def _explain(error: BaseException) -> None:
         if frame.f_code is Learner.prepare.__code__:  # an error of `augment` or `normalise`
             return
         if frame.f_code in (call.__code__, MultiBatchForward.__call__.__code__):
-            text = str(error) or type(error).__name__
+            text = describe_error(error)
             raise ValueError(f"the network does not accept these inputs: {text}") from error
+
+
+def _passed(error: BaseException, function: Callable[..., object]) -> bool:
+    """Return whether an error was raised in a function or in what it called."""
+    return any(frame.f_code is function.__code__ for frame, _ in walk_tb(error.__traceback__))

@@ -16,7 +16,9 @@ from torch import Tensor
 from perdure.arguments import is_list
 
 MISSING = frozenset(("", "na", "n/a", "nan", "-nan", "null", "none"))
-"""Cells of a CSV file that count as missing, in any case."""
+"""Texts that count as missing, in any case."""
+NOT_A_GAP = "none"
+"""The one of them that is a name in columns without gaps, such as the class of no damage."""
 PARQUET = (".parquet", ".pq")
 
 
@@ -223,12 +225,38 @@ def as_text(value: Any) -> str | None:
     return str(value)
 
 
+def as_name(value: Any) -> str | None:
+    """A value of a column without gaps as text; None if it is missing.
+
+    >>> as_name(" none "), as_name("NA"), as_text("none")
+    ('none', None, None)
+    """
+    if isinstance(value, str) and value.strip().lower() == NOT_A_GAP:
+        return value.strip()
+    return as_text(value)
+
+
 def texts_of(values: Sequence[Any], name: str) -> list[str]:
     """The values of a column that may have no gaps."""
-    found = [as_text(value) for value in values]
+    found = [as_name(value) for value in values]
     if None in found:
-        raise ValueError(f"column {name!r} has no value in row {found.index(None) + 1}")
+        row = found.index(None)
+        raise ValueError(
+            f"column {name!r} has no value in row {row + 1}{quoted(values[row])}; fill it in, or "
+            "leave the row out"
+        )
     return [text for text in found if text is not None]
+
+
+def quoted(value: Any) -> str:
+    """An addition to a message about a missing value that is a text; otherwise nothing.
+
+    >>> quoted("NA"), quoted(" "), quoted(None)
+    (": 'NA' counts as missing, so rename it if it is a value", '', '')
+    """
+    if not (isinstance(value, str) and value.strip()):
+        return ""
+    return f": {value.strip()!r} counts as missing, so rename it if it is a value"
 
 
 _DATE = re.compile(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
+import numpy as np
 import torch
 
 from perdure.arguments import as_count, as_list, check_choices
@@ -37,7 +38,7 @@ def from_table(
     target: str,
     *,
     features: Sequence[str] | None = None,
-    categorical: Sequence[str] = (),
+    categorical: Sequence[str] | None = None,
     tasks: str | int | Sequence[Sequence[Any]] | None = None,
     chunks: int | None = None,
     test: str | Path | Any | None = None,
@@ -117,6 +118,7 @@ def from_table(
     max_categories = as_count("max_categories", max_categories)
     if features is not None:
         features = as_list("features", features, "a list of columns")
+    categorical = [] if categorical is None else categorical
     categorical = as_list("categorical", categorical, "a list of columns")
     if tasks is not None and chunks is not None:
         raise ValueError("give either tasks or chunks, not both")
@@ -239,12 +241,14 @@ def _find_gaps(
     found = set()
     for where, table in (("", columns), (" of the test table", test)):
         for column in used:
-            gaps = [is_missing(value) for value in table.get(column, ())]
-            if any(gaps):
+            values = table.get(column, ())
+            gaps = np.array([is_missing(value) for value in values], dtype=bool)
+            if gaps.any():
                 found.add(column)
                 if refuse:
                     remedy = "pass missing='impute' (missing=impute for the command)"
-                    raise ValueError(missing_values(f"column {column!r}{where}", gaps, remedy))
+                    what = f"column {column!r}{where}"
+                    raise ValueError(missing_values(what, values, gaps, remedy))
     return found
 
 

@@ -21,6 +21,7 @@ from perdure.streams.columns import (
     is_date,
     is_formatted_number,
     is_numeric,
+    quoted,
     read_columns,
     reads_as_number,
     shorten,
@@ -83,7 +84,7 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
                 raise ValueError(f"column {self.name!r}, row {row + 1}: {error}") from None
         gaps = np.isnan(numbers)
         if gaps.any() and not self.impute:
-            raise ValueError(missing_values(f"column {self.name!r}", gaps.tolist(), _NO_GAPS))
+            raise ValueError(missing_values(f"column {self.name!r}", values, gaps, _NO_GAPS))
         with np.errstate(over="ignore"):
             scaled = (np.where(gaps, self.fill, numbers) - self.shift) / self.scale
         if self.limit is not None:
@@ -111,7 +112,7 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
         texts = [as_text(value) for value in values]
         gaps = np.array([text is None for text in texts])
         if gaps.any() and not self.impute:
-            raise ValueError(missing_values(f"column {self.name!r}", gaps.tolist(), _NO_GAPS))
+            raise ValueError(missing_values(f"column {self.name!r}", values, gaps, _NO_GAPS))
         places = places_of(self.categories)
         encoded = np.zeros((len(texts), len(self.categories)), dtype=np.float32)
         for row, text in enumerate(texts):
@@ -313,12 +314,12 @@ def warn_of_scales(
         )
 
 
-def missing_values(column: str, gaps: Sequence[bool], remedy: str) -> str:
-    """The message about missing values in the rows with gaps, which can be filled in."""
-    rows = [row for row, gap in enumerate(gaps, 1) if gap]
-    if len(rows) == 1:
-        return f"{column} has a missing value in row {rows[0]}; fill it in, or {remedy}"
-    count, first = len(rows), rows[0]
-    return (
-        f"{column} has {count} missing values (the first in row {first}); fill them in, or {remedy}"
-    )
+def missing_values(
+    column: str, values: Sequence[Any], gaps: npt.NDArray[np.bool_], remedy: str
+) -> str:
+    """The message about a column's missing values, in the rows with gaps, and how to fill them."""
+    count, first = int(gaps.sum()), int(gaps.argmax())
+    place = f"in row {first + 1}{quoted(values[first])}"
+    if count == 1:
+        return f"{column} has a missing value {place}; fill it in, or {remedy}"
+    return f"{column} has {count} missing values (the first {place}); fill them in, or {remedy}"
