@@ -22,7 +22,8 @@ from perdure.experiment.pool import Event, OnEvent
 from perdure.experiment.run import Job
 from perdure.experiment.speeds import Speeds
 from perdure.results.records import printable
-from perdure.training.loop import Progress
+from perdure.training.loop import Interrupted, Progress
+from perdure.training.signals import graceful_stop
 
 LOG_SECONDS = 60.0
 """Seconds between two lines of a log within a task, an evaluation or an analysis."""
@@ -205,8 +206,14 @@ def run_jobs(
     """Execute the jobs of a plan under a live view; groups that fail are split and tried again.
 
     Shows failures only if quiet. A log has a line per task or, unless `by_task`, one per run.
+
+    Raises:
+        Interrupted: If asked to stop.
     """
-    with _View(progress, quiet=quiet, by_task=by_task) as view:
+    with (
+        _View(progress, quiet=quiet, by_task=by_task) as view,
+        graceful_stop(view.announce_stop) as stop,
+    ):
 
         def handle(event: Event) -> None:
             with suppress(OSError):  # the terminal is gone, or the disk of the log is full
@@ -216,6 +223,8 @@ def run_jobs(
         while progress.current:
             backend([status.job for status in progress.current], handle)
             progress.split_failed_groups()
+    if stop():
+        raise Interrupted(stop())
 
 
 @contextmanager
@@ -293,6 +302,15 @@ class _View(AbstractContextManager["_View"]):
                 self._log_progress(status, before, event.progress)
         elif event.kind != "started":
             self._log_end(event, status)
+
+    def announce_stop(self) -> None:
+        """Print that the jobs stop after their current steps, which may take long."""
+        if not self.quiet:
+            with suppress(OSError):
+                self._print(
+                    "perdure: stopping after the current step; a second signal or Ctrl-C stops at "
+                    "once without saving"
+                )
 
     def _draw(self, event: Event, status: JobStatus) -> None:
         number = event.number
