@@ -7,12 +7,14 @@ import os
 import pty
 import re
 import select
+import shlex
 import signal
 import statistics
 import subprocess
 import sys
 import time
 import tomllib
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +28,12 @@ from perdure import catalog, data
 from perdure.cli import parse
 from perdure.cli.command import VERBS
 from perdure.cli.run import RunOptions
+from perdure.experiment.build import build_run
 from perdure.experiment.pool import run_tasks
 from perdure.experiment.progress import GridProgress
 from perdure.experiment.resolve import resolve
 from perdure.streams.from_files import FILE_STREAMS, file_options
+from perdure.training import Run
 
 from .conftest import Call
 
@@ -341,33 +345,78 @@ def test_seeds_that_did_not_fail_are_summarised(call: Call, here: Path) -> None:
     assert "perdure: seed 1 failed: " in ended.err
 
 
-def interrupt(run: subprocess.Popen[str], *, when: Callable[[], bool]) -> tuple[str, str]:
-    """Press Ctrl-C once it is time; what the process has written by its end."""
+def interrupt(
+    run: subprocess.Popen[str], *, when: Callable[[], bool], signum: int = signal.SIGINT
+) -> tuple[str, str]:
+    """Send a signal once it is time; what the process has written by its end."""
     try:
         deadline = time.monotonic() + 180
         while not when():
             assert time.monotonic() < deadline
             assert run.poll() is None
             time.sleep(0.02)
-        run.send_signal(signal.SIGINT)
+        run.send_signal(signum)
         return run.communicate(timeout=180)
     finally:
         run.kill()
         run.wait()
 
 
-def test_ctrl_c_ends_a_run_with_one_sentence() -> None:  # SIGTERM: experiment/test_run.py
+@pytest.mark.parametrize("quiet", [False, True])
+def test_ctrl_c_is_confirmed_and_ends_a_run(quiet: bool) -> None:  # more: faults/test_processes.py
+    words = ["run", "--dataset", "mnist5k", "--epochs", "9999", "--method", "sgd"]
+    words += ["--quiet"] * quiet
     run = subprocess.Popen(
-        [*COMMAND, "run", "--dataset", "mnist5k", "--epochs", "9999", "--method", "sgd"],
+        [*COMMAND, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     out, err = interrupt(run, when=lambda: any(Path("runs/s-mnist").glob("*/seed-0/events.jsonl")))
     assert (run.returncode, out) == (130, "")
-    again = "perdure run --dataset mnist5k --epochs 9999 --method sgd"
-    assert err.count("\n") == 1
-    assert f"`{again}`" in err
+    *confirmations, last = err.splitlines()
+    assert f"`{shlex.join(['perdure', *words])}`" in last
+    assert len(confirmations) == (0 if quiet else 1)
+    assert all("stopping after" in line for line in confirmations)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+def test_a_signal_before_training_ends_the_command_with_one_sentence(name: str, here: Path) -> None:
+    (here / "slow.py").write_text(
+        "import pathlib, time\n"
+        "def stream():\n"
+        "    pathlib.Path('building').touch()\n"
+        "    time.sleep(600)\n"
+    )
+    run = subprocess.Popen(
+        [*COMMAND, "run", "slow:stream"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    signum = signal.Signals[name]
+    out, err = interrupt(run, when=Path("building").exists, signum=signum)
+    assert (run.returncode, out, err) == (128 + signum, "", "perdure: interrupted\n")
+
+
+def test_the_run_that_checks_the_settings_is_released_before_training(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It holds all data of its stream."""
+    built: list[weakref.ref[Run]] = []
+
+    def build_and_note(*args: Any) -> Run:
+        run = build_run(*args)
+        built.append(weakref.ref(run))
+        return run
+
+    def train(*args: Any, **options: Any) -> int:
+        assert [run() for run in built] == [None, None]
+        return 0
+
+    monkeypatch.setattr("perdure.cli.run.build_run", build_and_note)
+    monkeypatch.setattr("perdure.cli.run.train_plan", train)
+    assert call("run", *SHORT, "--method", "er,joint").status == 0
 
 
 def test_a_stopped_run_on_an_iterator_says_that_it_cannot_be_continued(

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from perdure import structures
-from perdure.evaluation import accuracies, agreement, confusion
+from perdure.evaluation import accuracies, agreement, confusion, predict
+from perdure.evaluation.accuracy import count_rows
 from perdure.records import Samples
 from perdure.streams import Test
 
@@ -75,6 +76,16 @@ def rows_of(test: Test) -> list[int]:
 
 def best(scores: Tensor, row: int, classes: list[int]) -> int:
     return max(classes, key=lambda c: float(scores[row, c]))
+
+
+@given(problems())
+def test_samples_are_counted_before_they_are_scored(problem: tuple[Table, list[Test]]) -> None:
+    table, tests = problem
+    scored: list[int] = []
+    predict(table, tests, on_scored=scored.append)
+    assert sum(scored) == len(table.seen) == count_rows(tests, load=True)
+    known = all(test.rows is not None for test in tests)
+    assert count_rows(tests) == (sum(scored) if known else None)
 
 
 @given(problems())

@@ -36,6 +36,20 @@ def predictor(module: nn.Module) -> Predictor:
     return Predictor(module, lambda inputs: inputs)
 
 
+def test_every_forward_pass_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("perdure.structures.MAX_CHUNK", 30)
+    scored: list[int] = []
+    flatness(
+        predictor(network()),
+        samples(40),
+        sigmas=[0.0, 0.1, 0.5],
+        draws=2,
+        noise=generator(0, "noise"),
+        on_scored=scored.append,
+    )
+    assert scored == [30, 10] * 3 * 2
+
+
 def test_flatness_equals_a_simple_reference_implementation() -> None:
     module, data = network(), samples()
     sigmas = [0.0, 0.1, 0.5]

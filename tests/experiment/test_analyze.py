@@ -293,6 +293,19 @@ def test_analyses_what_is_finished_and_names_the_rest(
     assert (run / "analysis.json").stat().st_mtime_ns > before
 
 
+def test_progress_counts_every_sample_that_is_evaluated(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("perdure.experiment.progress.LOG_SECONDS", -1)
+    assert main(["analyze", str(run), *FLAGS]) == 0
+    shares = [int(share) for share in re.findall(r": (\d+) % analysed", capfd.readouterr().err)]
+    assert shares[-1] == 100
+    assert shares == sorted(shares)
+    assert len(shares) == 3 * (1 + 3 * 2)  # a network: the tests, and three sigmas in two draws
+    assert main(["analyze", str(run), *FLAGS, "--again", "--quiet"]) == 0
+    assert capfd.readouterr() == ("", "")
+
+
 def test_a_finished_run_that_cannot_be_analysed_is_a_failure(
     run: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

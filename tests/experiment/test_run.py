@@ -350,6 +350,7 @@ def test_ctrl_c_ends_all_processes_quietly_even_while_workers_start(slow: list[s
         assert parent.returncode == 130
         last = errors.splitlines()[-1]
         assert "`perdure run s-mnist --method " in last
+        assert errors.count("stopping after") == 1  # not by every worker
         assert "--resume" not in last
         assert "Traceback" not in errors
     finally:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,12 +37,17 @@ def test_samples_are_built_when_first_needed_and_again_after_release() -> None:
     assert len(made) == 2
 
 
+def fail() -> Samples:
+    raise AssertionError
+
+
+def stream_of(tasks: list[Task]) -> Stream:
+    return Stream("mine", "own", 3, (2,), tasks, [], normalise=torch.Tensor.float)
+
+
 def test_the_size_of_the_last_batch_is_known_without_building_samples() -> None:
     def last_batch(**arguments: Any) -> int | None:
         return Task("t", fail, **arguments).last_batch(4)
-
-    def fail() -> Samples:
-        raise AssertionError
 
     assert last_batch(size=9, drop_last=False) == 1
     assert last_batch(size=8, drop_last=False) == 4
@@ -49,11 +56,8 @@ def test_the_size_of_the_last_batch_is_known_without_building_samples() -> None:
 
 
 def test_steps_of_a_known_size_do_not_build_samples() -> None:
-    def make() -> Samples:
-        raise AssertionError
-
-    assert Task("sized", make, size=10).steps(4) == 2
-    assert Task("sized", make, size=10, drop_last=False).steps(4) == 3
+    assert Task("sized", fail, size=10).steps(4) == 2
+    assert Task("sized", fail, size=10, drop_last=False).steps(4) == 3
 
 
 def test_an_epoch_draws_its_order_when_the_first_batch_is_requested(digits: Dataset) -> None:
@@ -97,6 +101,40 @@ def test_joined_collects_composed_batches(digits: Dataset) -> None:
     assert bag(joint.tasks[0].samples()) == expected
     shown = list(joint.tasks[0].epoch(4, order))
     assert sum(len(batch.labels) for batch in shown) == len(expected)
+
+
+def test_joined_knows_its_size_without_building_samples() -> None:
+    tasks = [Task(name, fail, size=size) for name, size in (("a", 5), ("b", 4))]
+    (joint,) = stream_of(tasks).joined(2, torch.Generator()).tasks
+    assert (joint.steps(2), joint.last_batch(2)) == (5, 1)
+
+
+def test_joined_holds_one_task_at_a_time() -> None:
+    held: list[weakref.ref[torch.Tensor]] = []
+
+    def make() -> Samples:
+        assert all(inputs() is None for inputs in held[:-1])
+        samples = Samples(torch.full((3, 2), float(len(held))), torch.arange(3))
+        held.append(weakref.ref(samples.inputs))
+        return samples
+
+    tasks = [Task(str(number), make, size=3) for number in range(4)]
+    found = stream_of(tasks).joined(2, torch.Generator()).tasks[0].samples()
+    assert found.inputs[:, 0].tolist() == [0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 3]
+    assert found.labels.tolist() == [0, 1, 2] * 4
+
+
+@pytest.mark.parametrize(("rows", "dtype"), [(2, "uint8"), (4, "uint8"), (3, "float32")])
+def test_joined_refuses_tasks_that_do_not_fit_together(rows: int, dtype: str) -> None:
+    def make(count: int, name: str) -> Samples:
+        return Samples(torch.zeros(count, 2, dtype=getattr(torch, name)), torch.arange(count))
+
+    tasks = [
+        Task("first", partial(make, 3, "uint8"), size=3),
+        Task("second", partial(make, rows, dtype), size=3),
+    ]
+    with pytest.raises(ValueError, match="samples"):
+        stream_of(tasks).joined(2, torch.Generator()).tasks[0].samples()
 
 
 def test_joined_releases_the_tasks(digits: Dataset) -> None:

@@ -124,6 +124,35 @@ def test_training_can_be_stopped_and_resumed_during_an_evaluation(boundaries: bo
         assert len(ended) == tasks
 
 
+def test_a_run_resumed_in_an_evaluation_reports_the_last_epoch_that_it_trained(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class StopInEvaluation(Callback):
+        def on_progress(self, progress: Progress) -> None:
+            reports.append((progress.task, progress.epoch))
+            if progress.evaluation is not None and progress.task == 1:
+                requests.append(signal.SIGINT)
+
+    monkeypatch.setattr("perdure.training.loop.PROGRESS_SECONDS", -1)
+    monkeypatch.setattr("perdure.structures.MAX_CHUNK", 16)
+    reports: list[tuple[int, int]] = []
+    requests: list[int] = []
+    kept = Kept()
+    limit = 20 + 6  # 5 epochs of 4 steps, and one and a half
+    with pytest.raises(Interrupted):
+        train(
+            [toy.run(epochs=5)],
+            callbacks=[StopInEvaluation(), kept],
+            max_steps=limit,
+            stop=lambda: max(requests, default=0),
+        )
+    reports.clear()
+    resumed = toy.run(epochs=5)
+    resumed.load_state_dict(kept.state)
+    train([resumed], callbacks=[StopInEvaluation()], max_steps=limit)
+    assert set(reports) == {(1, 1)}
+
+
 def test_long_evaluations_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     class Watching(Callback):
         def on_progress(self, progress: Progress) -> None:

@@ -89,6 +89,7 @@ def analyze(options: AnalyzeOptions) -> int:
                     data_root=options.data,
                     device=device,
                     trust_code=options.trust_code,
+                    progress=not quiet,
                 )
             except (ValueError, OSError) as error:
                 failed[name] = str(error).removeprefix(name).lstrip(":/\\ ")

@@ -11,8 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import redirect_stderr
-from types import FrameType
-from typing import Annotated, Any, NoReturn, Union
+from typing import Annotated, Any, Union
 
 import tyro
 from tyro.conf import subcommand
@@ -25,7 +24,9 @@ from perdure.cli.report import ReportOptions, report
 from perdure.cli.reproduce import ReproduceOptions, reproduce
 from perdure.cli.run import RunOptions, run
 from perdure.cli.tune import TuneOptions, tune
+from perdure.training import Interrupted
 from perdure.training.launch import command_prefix, run_distributed, torchrun_rank
+from perdure.training.signals import terminate
 
 BAD_INPUT = 2
 
@@ -131,7 +132,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _main(argv: list[str] | None) -> int:
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(signal.SIGTERM, terminate)
     if isinstance(sys.stdout, io.TextIOWrapper):  # may be ASCII, and names need not be UTF-8
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
@@ -147,17 +148,12 @@ def _main(argv: list[str] | None) -> int:
         print(f"perdure: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt as stop:
-        signum = getattr(stop, "signum", None)  # if the state was saved
         words = list(sys.argv[1:] if argv is None else argv)
         words = [word for word in words if word != "--restart"] or ["run"]
         message = f"stopped; continue with `{shlex.join([*command_prefix(), *words])}`"
-        if signum is None:
+        if not isinstance(stop, Interrupted):  # the state was not saved
             message = "interrupted"
         elif why := getattr(stop, "__notes__", []):
             message = f"stopped; {why[0]}"
         print(f"perdure: {message}", file=sys.stderr)
-        return 128 + (signum or signal.SIGINT)
-
-
-def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + signum)
+        return 128 + getattr(stop, "signum", signal.SIGINT)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from tyro.conf import arg
 
@@ -87,12 +87,10 @@ def run(options: RunOptions) -> int:
     configs = _resolve(options, ranks)
     if ranks > 1 and len(configs) > 1:
         raise ValueError("torchrun trains one method at a time; name one with --method")
-    # Built before any training, which rejects invalid values.
-    shown = not options.output.quiet  # without a writable cache, the data is decoded again
-    firsts = [build_run(c, read_dataset(c, progress=shown), seeds[0]) for c in configs]
-    once = [task for run in firsts for task in run.stream.tasks if not task.resumable]
+    firsts = [_FirstRun.build(c, seeds[0], progress=not options.output.quiet) for c in configs]
+    once = next((first.once for first in firsts if first.once), "")
     if options.resume and once:
-        raise ValueError(not_resumable(once[0]))
+        raise ValueError(once)
     out = options.training.out
     if ranks == 1:
         writable(out)
@@ -102,10 +100,11 @@ def run(options: RunOptions) -> int:
         writable(options.tensorboard, "--tensorboard")
     settings = []
     for config, first in zip(configs, firsts, strict=True):
-        steps = first.total_steps(config.max_steps)
-        label = config.describe(first.stream.name)
+        label = config.describe(first.stream)
         settings.append(
-            plan_setting(config, seeds, out, label=label, steps=steps, restart=options.restart)
+            plan_setting(
+                config, seeds, out, label=label, steps=first.steps, restart=options.restart
+            )
         )
     for setting in settings:
         for seed in (*setting.missing, *setting.resumable):
@@ -114,10 +113,10 @@ def run(options: RunOptions) -> int:
         notes = [note for config in configs for note in config.notes]
         notes += _partial_notes(options, [config.method for config in configs])
         notes += [
-            f"{config.stream_title(first.stream.name)} has no tests; add --prequential to measure "
+            f"{config.stream_title(first.stream)} has no tests; add --prequential to measure "
             "accuracy"
             for config, first in zip(configs, firsts, strict=True)
-            if not (first.stream.tests or config.prequential)
+            if not (first.has_tests or config.prequential)
         ]
         notes += [note for s in settings for note in _notes(s, out)]
         for note in dict.fromkeys(notes):
@@ -135,11 +134,34 @@ def run(options: RunOptions) -> int:
         )
     except KeyboardInterrupt as stop:
         if once:
-            stop.add_note(not_resumable(once[0]))
+            stop.add_note(once)
         raise
     if is_main_process():  # other ranks may not see the folder
         _show(plan, options.output)
     return 1 if failed else 0
+
+
+class _FirstRun(NamedTuple):
+    """What planning needs to know about the first run of a configuration."""
+
+    stream: str
+    """The name of its stream."""
+    has_tests: bool
+    steps: int | None
+    once: str
+    """Why the run cannot be resumed; empty if it can."""
+
+    @classmethod
+    def build(cls, config: RunConfig, seed: int, *, progress: bool) -> _FirstRun:
+        """Build the run, which rejects invalid values before any training, and release its data.
+
+        Without a writable cache, the data is decoded again for the training.
+        """
+        run = build_run(config, read_dataset(config, progress=progress), seed)
+        stream = run.stream
+        once = [not_resumable(task) for task in stream.tasks if not task.resumable]
+        steps = run.total_steps(config.max_steps)
+        return cls(stream.name, bool(stream.tests), steps, once[0] if once else "")
 
 
 def _trackers(options: RunOptions) -> list[OpenLog]:

@@ -15,6 +15,8 @@ from perdure.structures import Inputs, chunk_size, select
 
 ScoreFunction = Callable[[Inputs], Tensor]
 """Raw inputs to scores [n, classes], such as logits. Learners' predictors are such functions."""
+OnScored = Callable[[int], None]
+"""Called after every forward pass with its number of samples."""
 
 
 class Predictions(NamedTuple):
@@ -31,13 +33,12 @@ class Predictions(NamedTuple):
     """Maps a row of the samples to its row in `scores`."""
 
 
-def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
+def predict(
+    score: ScoreFunction, tests: Sequence[Test], *, on_scored: OnScored = lambda samples: None
+) -> list[Predictions]:
     """Compute the scores of all samples that tests use, each once; one item per set of samples."""
-    groups: dict[int, list[int]] = {}
-    for i, test in enumerate(tests):
-        groups.setdefault(id(test.source), []).append(i)
     found = []
-    for group in groups.values():
+    for group in _groups(tests):
         samples = tests[group[0]].source()
         labels = samples.labels.long()
         position = rows = torch.arange(len(labels), device=labels.device)
@@ -49,7 +50,7 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
             position = torch.empty_like(position)
             position[rows] = torch.arange(len(rows), device=rows.device)
             labels = labels[rows]
-        scores = predict_rows(score, samples.inputs, rows)
+        scores = predict_rows(score, samples.inputs, rows, on_scored=on_scored)
         found.append(Predictions(group, scores, labels, position))
     known = [max(test.classes) for test in tests if test.classes]
     classes = 1 + max(*_numbers([p.labels.max() for p in found]), *known, 0)
@@ -59,20 +60,41 @@ def predict(score: ScoreFunction, tests: Sequence[Test]) -> list[Predictions]:
     return [p._replace(scores=F.pad(p.scores, (0, missing), value=-torch.inf)) for p in found]
 
 
-def predict_rows(score: ScoreFunction, inputs: Inputs, rows: Tensor) -> Tensor:
+def _groups(tests: Sequence[Test]) -> list[list[int]]:
+    """The numbers of the tests that share a set of samples."""
+    groups: dict[int, list[int]] = {}
+    for i, test in enumerate(tests):
+        groups.setdefault(id(test.source), []).append(i)
+    return list(groups.values())
+
+
+def predict_rows(
+    score: ScoreFunction,
+    inputs: Inputs,
+    rows: Tensor,
+    *,
+    on_scored: OnScored = lambda samples: None,
+) -> Tensor:
     """Scores [n, classes] of these rows, computed in chunks."""
-    chunks = torch.split(rows, chunk_size(inputs))
-    return torch.cat([score(select(inputs, chunk)) for chunk in chunks])
+    scores = []
+    for chunk in torch.split(rows, chunk_size(inputs)):
+        scores.append(score(select(inputs, chunk)))
+        on_scored(len(chunk))
+    return torch.cat(scores)
 
 
-def count_rows(tests: Sequence[Test]) -> int | None:
-    """Number of samples that `predict` scores; None if that takes loading them to find out."""
-    rows: dict[int, list[Tensor]] = {}
-    for test in tests:
-        if test.rows is None:
+def count_rows(tests: Sequence[Test], *, load: bool = False) -> int | None:
+    """Number of samples that `predict` scores; None if that takes loading them, unless `load`."""
+    count = 0
+    for group in _groups(tests):
+        rows = [rows for i in group if (rows := tests[i].rows) is not None]
+        if len(rows) == len(group):
+            count += len(set(torch.cat(rows).tolist()))
+        elif load:
+            count += len(tests[group[0]].source().labels)
+        else:
             return None
-        rows.setdefault(id(test.source), []).append(test.rows)
-    return sum(len(set(torch.cat(parts).tolist())) for parts in rows.values())
+    return count
 
 
 @dataclass(frozen=True)

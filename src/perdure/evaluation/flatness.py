@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from perdure.evaluation.accuracy import predict_rows
+from perdure.evaluation.accuracy import OnScored, predict_rows
 from perdure.evaluation.metrics import mean_std
 from perdure.learners import Predictor
 from perdure.randomness import generator
@@ -51,6 +51,7 @@ def flatness(
     sigmas: Sequence[float] = SIGMAS,
     draws: int = DRAWS,
     noise: torch.Generator,
+    on_scored: OnScored = lambda samples: None,
 ) -> Flatness:
     """Evaluate a predictor with σ·ε added to all parameters, ε being standard normal.
 
@@ -66,7 +67,7 @@ def flatness(
         epsilon = [torch.randn(p.shape, generator=noise).to(p) for p in module.parameters()]
         for sigma, found in results.items():
             with _perturbed(module, epsilon, sigma):
-                scores = predict_rows(predictor, samples.inputs, rows).float()
+                scores = predict_rows(predictor, samples.inputs, rows, on_scored=on_scored).float()
             correct = int((scores.argmax(dim=1) == samples.labels).sum())
             loss = float(F.cross_entropy(scores, samples.labels))
             found.append((100 * correct / len(rows), loss))

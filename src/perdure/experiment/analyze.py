@@ -20,14 +20,23 @@ from perdure.evaluation import (
     task_probabilities,
     training_samples,
 )
+from perdure.evaluation.accuracy import count_rows
 from perdure.evaluation.flatness import DRAWS, SIGMAS
 from perdure.evaluation.probabilities import BINS, groups_of
-from perdure.experiment.build import build_stream, load_run, read_dataset, refuse_user_code
+from perdure.experiment.build import (
+    build_stream,
+    load_run,
+    load_user_stream,
+    read_dataset,
+    refuse_user_code,
+)
+from perdure.experiment.progress import analysis_progress
 from perdure.files import write_json
 from perdure.learners import Learner
 from perdure.randomness import generator
 from perdure.results.folder import RunFolder
 from perdure.results.records import Analysis, RunRecord, read_run
+from perdure.streams.from_files import FILE_STREAMS
 
 FORMAT = 1
 TOLERANCE = {"fp32": 0.1, "bf16": 1.0}
@@ -75,8 +84,11 @@ def analyze(
     data_root: Path | None = None,
     device: str = "cpu",
     trust_code: bool = False,
+    progress: bool = False,
 ) -> Analysis:
     """Analyse a finished run and write `analysis.json` to its folder.
+
+    `progress` shows on stderr how far it is.
 
     Raises:
         ValueError: If the folder is not a finished run, its data is missing, it names code that is
@@ -87,8 +99,10 @@ def analyze(
     if not trust_code:
         refuse_user_code(run.config, run.folder.path)
     run.folder.check_artifacts(read=True)
+    if run.config.stream.partition(":")[0] in FILE_STREAMS:
+        load_user_stream(run.config.stream, progress=progress)  # it is kept for what follows
     learner = load_run(run.folder.path, device=device, trust_code=trust_code)
-    content = _compute(run, learner, settings or AnalysisSettings(), data_root, device)
+    content = _compute(run, learner, settings or AnalysisSettings(), data_root, device, progress)
     write_json(Path(folder) / "analysis.json", content)
     return RunFolder(Path(folder)).read("analysis.json", Analysis)
 
@@ -105,10 +119,11 @@ def _compute(
     settings: AnalysisSettings,
     data_root: Path | None,
     device: str,
+    progress: bool,
 ) -> dict[str, Any]:
     root = None if data_root is None else str(data_root)
     config = replace(run.config, device=device, data_root=root)
-    stream = build_stream(config, read_dataset(config), run.seed)
+    stream = build_stream(config, read_dataset(config, progress=progress), run.seed)
     if stream.checksum != run.facts.stream_checksum:
         raise ValueError(
             f"{config.stream} is not the stream of the run any more: its data or the code that "
@@ -123,23 +138,32 @@ def _compute(
         stream.tasks[:learned], settings.samples, batch=config.batch, seed=settings.seed
     ).to(device)
     scores, predictors = {}, {}
-    for name, predictor in learner.predictors().items():
-        found = predict(predictor, tests)
-        accuracies = accuracies_of(found, tests).class_il
-        _verify(run, name, dict(zip(seen, accuracies, strict=True)))
-        labels = torch.cat([part.labels for part in found])
-        scores[name] = torch.cat([part.scores for part in found]).float()
-        noise = generator(settings.seed, "weight noise")
-        curve = flatness(
-            predictor, trained, sigmas=settings.sigmas, draws=settings.draws, noise=noise
-        )
-        groups, kind = groups_of(tests, labels)
-        predictors[name] = {
-            "calibration": asdict(calibration(scores[name], labels, bins=settings.bins)),
-            "flatness": asdict(curve),
-            "task_probabilities": asdict(task_probabilities(scores[name], groups, kind)),
-            "confusion": asdict(confusion(scores[name], labels)),
-        }
+    tested = count_rows(tests, load=True)
+    assert tested is not None  # with `load`
+    noisy = len(settings.sigmas) * settings.draws * len(trained.labels)
+    total = len(learner.predictors()) * (tested + noisy)
+    with analysis_progress(str(run.folder.path), total, shown=progress) as on_scored:
+        for name, predictor in learner.predictors().items():
+            found = predict(predictor, tests, on_scored=on_scored)
+            accuracies = accuracies_of(found, tests).class_il
+            _verify(run, name, dict(zip(seen, accuracies, strict=True)))
+            labels = torch.cat([part.labels for part in found])
+            scores[name] = torch.cat([part.scores for part in found]).float()
+            curve = flatness(
+                predictor,
+                trained,
+                sigmas=settings.sigmas,
+                draws=settings.draws,
+                noise=generator(settings.seed, "weight noise"),
+                on_scored=on_scored,
+            )
+            groups, kind = groups_of(tests, labels)
+            predictors[name] = {
+                "calibration": asdict(calibration(scores[name], labels, bins=settings.bins)),
+                "flatness": asdict(curve),
+                "task_probabilities": asdict(task_probabilities(scores[name], groups, kind)),
+                "confusion": asdict(confusion(scores[name], labels)),
+            }
     return {
         "format": FORMAT,
         "predictors": predictors,

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
+from rich.markup import escape
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Bars
 from rich.table import Column
 from rich.text import Text
 
+from perdure.data.progress import progress_bar
 from perdure.experiment.plan import Plan, PlannedSetting
 from perdure.experiment.pool import Event, OnEvent
 from perdure.experiment.run import Job
 from perdure.experiment.speeds import Speeds
 from perdure.results.records import printable
-from perdure.training.loop import Progress
+from perdure.training.loop import Interrupted, Progress
+from perdure.training.signals import graceful_stop
 
 LOG_SECONDS = 60.0
-"""Seconds between two lines of a log within a task or an evaluation."""
+"""Seconds between two lines of a log within a task, an evaluation or an analysis."""
 Backend = Callable[[Sequence[Job], OnEvent], None]
 """Executes jobs on this machine or on a cluster; raises Interrupted if asked to stop."""
 
@@ -203,8 +206,14 @@ def run_jobs(
     """Execute the jobs of a plan under a live view; groups that fail are split and tried again.
 
     Shows failures only if quiet. A log has a line per task or, unless `by_task`, one per run.
+
+    Raises:
+        Interrupted: If asked to stop.
     """
-    with _View(progress, quiet=quiet, by_task=by_task) as view:
+    with (
+        _View(progress, quiet=quiet, by_task=by_task) as view,
+        graceful_stop(view.announce_stop) as stop,
+    ):
 
         def handle(event: Event) -> None:
             with suppress(OSError):  # the terminal is gone, or the disk of the log is full
@@ -214,6 +223,34 @@ def run_jobs(
         while progress.current:
             backend([status.job for status in progress.current], handle)
             progress.split_failed_groups()
+    if stop():
+        raise Interrupted(stop())
+
+
+@contextmanager
+def analysis_progress(
+    name: str, total: int, *, shown: bool = True
+) -> Iterator[Callable[[int], None]]:
+    """Show how much of an analysis is done: a bar on a terminal, a line a minute elsewhere.
+
+    Yields a function to call with the number of samples that were evaluated since the last call.
+    """
+    done, started = 0, time.monotonic()
+    logged = started
+    with progress_bar(TaskProgressColumn(), shown=shown, transient=True) as bar:
+        task = bar.add_task(f"analysing {escape(printable(name))}", total=total)
+
+        def advance(samples: int) -> None:
+            nonlocal done, logged
+            done += samples
+            bar.update(task, completed=done)
+            now = time.monotonic()
+            if shown and bar.disable and now - logged > LOG_SECONDS:
+                logged = now
+                left = clock_time((total - done) * (now - started) / done)
+                print_status(f"{name}: {100 * done / total:.0f} % analysed  {left} left")
+
+        yield advance
 
 
 class _View(AbstractContextManager["_View"]):
@@ -265,6 +302,15 @@ class _View(AbstractContextManager["_View"]):
                 self._log_progress(status, before, event.progress)
         elif event.kind != "started":
             self._log_end(event, status)
+
+    def announce_stop(self) -> None:
+        """Print that the jobs stop after their current steps, which may take long."""
+        if not self.quiet:
+            with suppress(OSError):
+                self._print(
+                    "perdure: stopping after the current step; a second signal or Ctrl-C stops at "
+                    "once without saving"
+                )
 
     def _draw(self, event: Event, status: JobStatus) -> None:
         number = event.number

@@ -16,6 +16,7 @@ from perdure.records import Samples, join
 from perdure.state import State
 from perdure.streams.encoder import Encoder
 from perdure.streams.holdout import hold_out
+from perdure.structures import layout
 
 Augment = Callable[[Any, torch.Generator], Any]
 """Raw inputs and the generator to draw from, to raw inputs of the same shape and dtype."""
@@ -312,24 +313,52 @@ class Stream:
                 generator itself is not advanced.
         """
         state = order.clone_state()
+        sizes = [task._size for task in self.tasks]
+        size = None if None in sizes else sum(filter(None, sizes))
 
-        def collect() -> Samples:
+        def parts() -> Iterator[Samples]:
             draws = state.clone_state()
-            parts = []
             for task in self.tasks:
                 if isinstance(task, ComposedTask):
-                    parts.append(task.collect(batch, draws))
+                    yield task.collect(batch, draws)
                 else:
-                    parts.append(task.samples())
+                    samples = task.samples()
                     task.release()
-            return join(*parts)
+                    yield samples
+
+        def collect() -> Samples:
+            return join(*parts()) if size is None else _join_one_by_one(parts(), size)
 
         return replace(
             self,
-            tasks=(Task("joint", collect, drop_last=False),),
+            tasks=(Task("joint", collect, size=size, drop_last=False),),
             tests=tuple(replace(test, since=0) for test in self.tests),
             checksum=self.checksum and checksum_of(self.checksum, "joint"),
         )
+
+
+def _join_one_by_one(parts: Iterator[Samples], size: int) -> Samples:
+    """The samples of all parts, `size` in total; the parts are not in memory at the same time.
+
+    Raises:
+        ValueError: If the parts have another size, or inputs of different shapes or dtypes.
+    """
+    joined: Samples | None = None
+    end = 0
+    for part in parts:
+        if joined is None:
+            joined = part.map(lambda t: t.new_empty((size, *t.shape[1:])))
+        start, end = end, end + len(part.labels)
+        if end > size or layout(part.inputs) != layout(joined.inputs):
+            raise ValueError(
+                f"a task has {len(part.labels)} samples of {layout(part.inputs)}; expected at most "
+                f"{size - start} of {layout(joined.inputs)}"
+            )
+        for whole, rows in zip(joined.tensors(), part.tensors(), strict=True):
+            whole[start:end] = rows
+    if joined is None or end < size:
+        raise ValueError(f"the tasks have {end} samples; their sizes are {size} in total")
+    return joined
 
 
 def _rows(task: Task, mask: Tensor) -> Samples:

@@ -6,7 +6,7 @@ import itertools
 import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, cast
 
 from torch import Tensor
@@ -406,6 +406,18 @@ def check_last_batches(run: Run, max_steps: int | None) -> None:
         step += run.epochs * steps
 
 
+def _current_epoch(run: Run) -> int:
+    """Number of the epoch of a run; while a task is evaluated, of the last step on it."""
+    number, epoch, _ = run.position
+    if epoch == run.epochs:
+        earlier = replace(run.stream, tasks=run.stream.tasks[:number])
+        before = total_steps(earlier, run.batch, run.epochs, None)
+        steps = run.stream.tasks[number].steps(run.batch)
+        if before is not None and steps:
+            return (run.step - before - 1) // steps
+    return min(epoch, run.epochs - 1)
+
+
 class _Batches:
     """An iterable of batches whose first inputs are known, without reading them twice."""
 
@@ -457,7 +469,7 @@ class _Group:
         self.first_step = self.first.step
         self.whole = self.first.total_steps()
         self.total_steps = self.first.total_steps(self.max_steps)
-        self.epoch = max(0, min(self.first.position.epoch, self.first.epochs - 1))
+        self.epoch = _current_epoch(self.first)
         """The last one that was trained; earlier than the last of the task with `max_steps`."""
         self.checked: set[Run] = set()
         """The runs whose networks are known to accept batches of one sample."""

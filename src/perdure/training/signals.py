@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import contextlib
 import signal
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from types import FrameType
+from typing import NoReturn
 
 _NAMES = ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2", "SIGXCPU")
 STOP_SIGNALS = tuple(getattr(signal, name) for name in _NAMES if hasattr(signal, name))
 """Ctrl-C, the end of a session, and what batch systems send before they end a job."""
+
+
+class Terminated(KeyboardInterrupt):
+    """A signal ended the process at once, as Ctrl-C does."""
+
+    def __init__(self, signum: int) -> None:
+        super().__init__()
+        self.signum = signum
+
+
+def terminate(signum: int, frame: FrameType | None) -> NoReturn:
+    """Raise Terminated (a signal handler)."""
+    raise Terminated(signum)
 
 
 class Stop:
@@ -27,31 +42,69 @@ class Stop:
         self.signum = signum
 
     def request_or_exit(self, signum: int, frame: FrameType | None) -> None:
-        """Request a stop or, if one was requested already, exit (a signal handler)."""
+        """Request a stop or, if one was requested already, terminate (a signal handler)."""
         if self.signum:
-            if signum == signal.SIGINT:
-                raise KeyboardInterrupt
-            raise SystemExit(128 + signum)
+            terminate(signum, frame)
         self.signum = signum
 
 
 @contextlib.contextmanager
-def graceful_stop() -> Iterator[Stop]:
+def graceful_stop(on_request: Callable[[], None] = lambda: None) -> Iterator[Stop]:
     """Turn the first of STOP_SIGNALS inside the block into a request to stop.
 
-    Pass the result to `train` as `stop`. Outside the main thread no signal is handled.
+    Pass the result to `train` as `stop`. Outside the main thread no signal is handled. A block
+    inside another has the request of the outer one.
+
+    Args:
+        on_request: Called in another thread as soon as the signal arrives.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
     previous = {s: signal.getsignal(s) for s in STOP_SIGNALS}
-    for signum, handler in previous.items():
-        if handler not in (signal.SIG_IGN, None):  # shells start background jobs ignoring SIGINT
-            signal.signal(signum, stop.request_or_exit)
+    for handler in previous.values():
+        if isinstance(outer := getattr(handler, "__self__", None), Stop):
+            yield outer
+            return
+    handled = [  # shells start background jobs ignoring SIGINT
+        s for s, handler in previous.items() if handler not in (signal.SIG_IGN, None)
+    ]
+    for signum in handled:
+        signal.signal(signum, stop.request_or_exit)
     try:
-        yield stop
+        with _call_on_arrival(on_request, handled):
+            yield stop
     finally:
         for signum, handler in previous.items():
             if handler is not None:  # None: not installed from Python
                 signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def _call_on_arrival(function: Callable[[], None], signals: Collection[int]) -> Iterator[None]:
+    """Call a function in another thread when the first of the signals arrives.
+
+    Handlers in Python wait for the end of an operation outside of Python, which on a CPU may be a
+    backward pass of many seconds.
+    """
+    ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
+
+    def listen() -> None:
+        while number := ours.recv(1):
+            if number[0] in signals:
+                function()
+                return
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    previous = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+    try:
+        yield
+    finally:
+        signal.set_wakeup_fd(previous)
+        theirs.shutdown(socket.SHUT_WR)  # forked processes may have copies, which stay open
+        thread.join()
+        theirs.close()
+        ours.close()
