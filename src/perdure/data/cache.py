@@ -16,6 +16,7 @@ import math
 import os
 import time
 from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
@@ -92,11 +93,12 @@ def put(spec: Spec, key: str | None, arrays: Arrays, checksum: str) -> Arrays:
             sources.mkdir(parents=True, exist_ok=True)
             write_atomic(sources / key, checksum.encode())
     except OSError as error:
-        _log.warning(
-            "%s must be decoded again at every start because %s cannot be written (%s); "
-            "set $PERDURE_CACHE to a writable folder",
-            *(spec.name, place, error.strerror),
-        )
+        if parent_process() is None:  # workers would repeat the warning
+            _log.warning(
+                "%s must be decoded again at every start because %s cannot be written (%s); "
+                "set $PERDURE_CACHE to a writable folder",
+                *(spec.name, place, error.strerror),
+            )
         return arrays
     return open_arrays(spec, checksum) or arrays
 

@@ -24,7 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 def load(
-    name: str | Spec, root: Path | str | None = None, *, on_progress: OnProgress | None = None
+    name: str | Spec,
+    root: Path | str | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    keep: bool = False,
 ) -> Dataset:
     """Load a dataset after verifying its files.
 
@@ -39,6 +43,9 @@ def load(
             first, then the user's cache.
         on_progress: Called with the number of files read so far and the number of files while
             they are decoded, from any thread. An exception that it raises ends the loading.
+        keep: Whether to keep a dataset in memory if the cache cannot be written, until another one
+            is decoded with `keep`. Later calls with `keep` share its memory, so do not write to the
+            tensors.
 
     Raises:
         DataError: If files are missing or damaged. Of several copies (an archive and the folder
@@ -52,12 +59,9 @@ def load(
     places = _find(spec, root)
     if not places:
         raise DataError(explain_missing(spec, root))
-    cached = None
-    if not spec.bundled:
-        cached = next(filter(None, (cache.get(spec, place.key()) for place in places)), None)
-    (train_images, train_labels, test_images, test_labels), checksum = (
-        cached or _decode_first_undamaged(places, on_progress)
-    )
+    (train_images, train_labels, test_images, test_labels), checksum = _decoded_before(
+        places, keep
+    ) or _decode_first_undamaged(places, on_progress, keep)
     return Dataset(
         name=spec.name,
         train=Samples(torch.from_numpy(train_images), torch.from_numpy(train_labels)),
@@ -67,10 +71,30 @@ def load(
     )
 
 
+_kept: list[tuple[Spec, str, tuple[Arrays, str]]] = []
+"""The last dataset that was to be kept and is not in the cache: its arrays and their checksum."""
+
+
+def _decoded_before(places: list[_Location], keep: bool) -> tuple[Arrays, str] | None:
+    """Arrays of one of the copies and their checksum, if kept in memory or in the cache."""
+    for place in places:
+        if place.spec.bundled:
+            continue
+        key = place.key()
+        for spec, kept_key, kept in _kept:
+            if keep and (spec, kept_key) == (place.spec, key):
+                return kept
+        if cached := cache.get(place.spec, key):
+            return cached
+    return None
+
+
 def _decode_first_undamaged(
-    places: list[_Location], on_progress: OnProgress | None
+    places: list[_Location], on_progress: OnProgress | None, keep: bool
 ) -> tuple[Arrays, str]:
     """Decode the first copy without flaws and cache it; returns the arrays and their checksum."""
+    if keep:
+        _kept.clear()  # at most one is kept: its data may be large
     failed = []
     for place in places:
         key = place.key()
@@ -84,7 +108,10 @@ def _decode_first_undamaged(
         checksum = cache.fingerprint(arrays)
         if place.spec.bundled:
             return arrays, checksum
-        return cache.put(place.spec, key, arrays, checksum), checksum
+        stored = cache.put(place.spec, key, arrays, checksum)
+        if keep and key is not None and stored is arrays:
+            _kept.append((place.spec, key, (arrays, checksum)))
+        return stored, checksum
     raise failed[0]
 
 
