@@ -210,6 +210,22 @@ def test_workers_do_not_repeat_the_warning_of_their_parent(
     assert caplog.messages == []
 
 
+def test_what_a_killed_process_left_is_removed_an_hour_later(tmp_path: Path, cache: Path) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    counted.load()
+    folder = cached(cache)["train_images.npy"].parent
+    old, recent, other = (
+        folder / name
+        for name in (".train_images.npy.0a1b2c3d.tmp", ".test_images.npy.0a1b2c3d.tmp", "notes.tmp")
+    )
+    put(old, b"part", age=3700)
+    put(recent, b"part", age=60)  # another process may be writing it
+    put(other, b"mine", age=3700)
+    cached(cache)["train_images.npy"].unlink()
+    assert counted.load() == 2
+    assert [path.exists() for path in (old, recent, other)] == [False, True, True]
+
+
 def test_an_interrupted_write_leaves_no_files(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
