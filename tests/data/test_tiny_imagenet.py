@@ -169,6 +169,23 @@ def test_the_folder_of_the_dataset_leads_to_the_one_that_contains_it(tmp_path: P
         load(small.spec, tmp_path / TOP)
 
 
+@pytest.mark.parametrize("here", [TOP, f"{TOP}/val", ".."])
+def test_a_folder_near_the_dataset_leads_to_the_one_that_contains_it(
+    here: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    small = make("tiny-imagenet")
+    monkeypatch.setitem(DATASETS, "tiny-imagenet", small.spec)
+    data = small.write(tmp_path / "data", 1)
+    monkeypatch.chdir(data / here)
+    for command in (["data", "verify", "tiny-imagenet"], ["list"]):
+        main([*command, "--data", "."])
+        assert f"{data}, which contains it" in capsys.readouterr().out
+
+
 def test_verify_reports_all_damaged_files_of_a_layout(tmp_path: Path) -> None:
     small = make("mnist")
     first, second, *_ = (tmp_path / path for path in small.paths())

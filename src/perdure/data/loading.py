@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -135,18 +136,39 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
     """The error message for a dataset of which no file is found."""
     spec = find_spec(name)
     roots = _roots(spec, root)
-    for folder in roots:
-        for base in (folder.parent, folder.parent.parent):
-            if folder.is_dir() and _copies(spec, base, all):
-                return f"{spec.name} is not in {folder}; set --data to {base}, which contains it"
+    searched = " or ".join(map(str, roots))
+    if base := find_nearby(spec, root):
+        return f"{spec.name} is not in {searched}; set --data to {base}, which contains it"
     places = dict.fromkeys(str(_path(layout, Path())) for layout in spec.layouts)
     places.pop(".", None)
     command = download_command(spec, root)
     download = f"download it with `{command}`, or " if command else ""
     return (
-        f"{spec.name} is not in {' or '.join(map(str, roots))}; "
+        f"{spec.name} is not in {searched}; "
         f"{download}set --data to the folder that contains {' or '.join(places)}"
     )
+
+
+def find_nearby(name: str | Spec, root: Path | str | None = None) -> Path | None:
+    """The folder to search instead: one above or directly below those in which `load` looks.
+
+    None if the dataset is in none of these.
+
+    Args:
+        name: Name of a dataset, or a `Spec` of your own.
+        root: The only folder to search, as for `load`.
+    """
+    spec = find_spec(name)
+    nearby = (base for folder in _roots(spec, root) for base in _nearby_folders(folder))
+    return next((base for base in nearby if _copies(spec, base, all)), None)
+
+
+def _nearby_folders(folder: Path) -> Iterator[Path]:
+    folder = Path(os.path.abspath(folder))  # "." has no parents
+    with contextlib.suppress(OSError):  # it does not exist or cannot be read
+        with os.scandir(folder) as entries:
+            below = sorted(entry.path for entry in entries if entry.is_dir())
+        yield from (folder.parent, folder.parent.parent, *map(Path, below))
 
 
 def download_command(name: str | Spec, root: Path | str | None = None) -> str:
