@@ -179,7 +179,7 @@ def download_command(name: str | Spec, root: Path | str | None = None) -> str:
         root: The only folder to search, as for `load`.
     """
     spec = find_spec(name)
-    return _command(spec, _roots(spec, root)[-1])
+    return _command("fetch", spec, _roots(spec, root)[-1])
 
 
 class Finding(NamedTuple):
@@ -232,7 +232,10 @@ def _verify(spec: Spec, root: Path | str | None, on_progress: OnProgress | None)
             good = good or (place.path, checksum)
     flaws = tuple(flaw for error in errors for flaw in error.flaws)
     if good is None:
-        return Finding(spec.name, places[0].path, "damaged", str(errors[0]), flaws)
+        copies = " and ".join(str(place.path) for place in places)
+        several = f"{len(flaws)} flaws in {copies}{places[0].remedy()}"
+        message = str(errors[0]) if len(flaws) == 1 else several
+        return Finding(spec.name, places[0].path, "damaged", message, flaws)
     path, checksum = good
     message = f"{spec.train[0]} training and {spec.test[0]} test images, checksum {checksum}"
     cached = cache.open_arrays(spec, checksum)
@@ -280,16 +283,14 @@ class _Location(NamedTuple):
             except DataError as error:
                 if not all_flaws:
                     raise
-                differing = self._differing(counted, checksums, decoded=False)
+                differing = self._differing(counted, checksums, error.flaws)
                 raise DataError.of([*dict.fromkeys((*error.flaws, *differing))]) from None
-            if differing := self._differing(counted, checksums, decoded=True):
+            if differing := self._differing(counted, checksums):
                 raise DataError.of(differing)
             self._check_arrays(arrays)
             return arrays
-        except FileNotFoundError as error:
-            problem = f"{error.filename} is missing"
         except OSError as error:
-            problem = f"{error.filename or self.path} cannot be read ({error.strerror or error})"
+            problem = str(DataError.reading(error.filename or self.path, error))
         except DataError as error:
             problem, flaws = str(error), error.flaws
         except Exception as error:  # in a user's decoder, or from files without checksums
@@ -297,24 +298,44 @@ class _Location(NamedTuple):
         if len(contents) <= len(self.layout.files) + len(self.layout.members):
             flaws = _unreadable(contents) or flaws
             problem = str(DataError.of(flaws)) if flaws else problem
-        remedy = ""
+        raise DataError(f"{problem}{self.remedy(several=len(flaws) > 1)}", flaws or (problem,))
+
+    def remedy(self, *, several: bool = False) -> str:
+        """What to do about a damaged copy, to be appended to what is wrong with it.
+
+        Args:
+            several: Whether there are more flaws than the message states.
+        """
         if self.spec.bundled is not None:
-            remedy = "; reinstall perdure"
-        elif command := _command(self.spec, self.root):
-            remedy = f"; download it again with `{command}`"
-        raise DataError(f"{problem}{remedy}", flaws or (problem,))
+            return "; reinstall perdure"
+        ways = []
+        if several and (command := _command("verify", self.spec, self.root)):
+            ways.append(f"list all flaws with `{command}`")
+        first = self.layout.files[0]
+        packed = first.digest is not None and first.path.endswith((".zip", ".tar.gz"))
+        if packed and len(self.spec.layouts) > 1:
+            ways.append("unpack it if you packed it yourself")
+        if command := _command("fetch", self.spec, self.root):
+            ways.append(f"download it again with `{command}`")
+        return f"; {', or '.join(ways)}" if ways else ""
 
     def _differing(
-        self, contents: Contents, checksums: Sequence[FolderChecksum], *, decoded: bool
+        self,
+        contents: Contents,
+        checksums: Sequence[FolderChecksum],
+        reported: Sequence[str] = (),
     ) -> list[str]:
-        """How folders differ from the published ones, as far as that is known."""
+        """How folders differ from the published ones, as far as that is known.
+
+        `reported` has the flaws for which decoding has failed; files that have them are left out.
+        """
         wrong = [checksum for checksum in checksums if not checksum.matches()]
         published = self.spec.checksums() if wrong else {}
         flaws = []
         for checksum in wrong:
             known = published.get(checksum.folder.name, {})
-            if decoded or known:  # otherwise, files may not have been read
-                flaws += checksum.flaws(contents, known)
+            if known or not reported:  # otherwise, files may not have been read
+                flaws += checksum.flaws(contents, known, reported)
         return flaws
 
     def _check_arrays(self, arrays: Arrays) -> None:
@@ -341,10 +362,8 @@ def _unreadable(contents: Contents) -> list[str]:
     for path, read in contents.items():
         try:
             read()
-        except FileNotFoundError:
-            flaws.append(f"{path} is missing")
         except OSError as error:
-            flaws.append(f"{path} cannot be read ({error.strerror})")
+            flaws.append(str(DataError.reading(path, error)))
         except DataError as error:
             flaws.append(str(error))
     return flaws
@@ -394,9 +413,9 @@ def _path(layout: Layout, root: Path) -> Path:
     return (root / first.path).parent if others else root / first.path
 
 
-def _command(spec: Spec, root: Path) -> str:
-    """The command that downloads a dataset; empty for a user's own."""
+def _command(action: str, spec: Spec, root: Path) -> str:
+    """The command that downloads or verifies a dataset; empty for a user's own."""
     if spec.name not in DATASETS:
         return ""
     where = "" if root == cache.folder() else f" --data {shlex.quote(str(root))}"
-    return f"perdure data fetch {spec.name}{where}"
+    return f"perdure data {action} {spec.name}{where}"
