@@ -517,7 +517,8 @@ def test_verify_names_damaged_files(call: Call, here: Path) -> None:
     ended = call("data", "verify", "--data", str(here))
     assert (ended.status, ended.err) == (1, "")
     (line,) = (line for line in ended.out.splitlines() if line.startswith("mnist: "))
-    assert str(here / "MNIST/raw/train-images-idx3-ubyte.gz") in line
+    assert str(here / "MNIST/raw") in line
+    assert str(here / "MNIST/raw/train-images-idx3-ubyte.gz") in ended.out
     assert f"`perdure data fetch mnist --data {here}`" in line
 
 

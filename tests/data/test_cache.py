@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from perdure.data import DataError, Dataset, load, verify
+from perdure.cli import main
+from perdure.data import DATASETS, DataError, Dataset, load, verify
 from perdure.data.spec import Arrays, Contents, Spec
 
 from .small import LAYOUTS, Small, make, put
@@ -32,8 +33,8 @@ class Counted:
 
         self.spec = replace(small.spec, decode=decode)
 
-    def load(self) -> int:
-        assert self.small.same(load(self.spec, self.root))
+    def load(self, *, keep: bool = False) -> int:
+        assert self.small.same(load(self.spec, self.root, keep=keep))
         return self.decoded
 
 
@@ -153,16 +154,76 @@ def test_a_damaged_entry_of_sources_is_ignored(entry: bytes, tmp_path: Path, cac
     assert [counted.load(), counted.load()] == [2, 2]
 
 
-def test_loading_works_without_a_writable_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def unwritable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cache that cannot be written."""
     (tmp_path / "file").touch()
     monkeypatch.setenv("PERDURE_CACHE", str(tmp_path / "file" / "cache"))
+
+
+@pytest.mark.usefixtures("unwritable")
+def test_loading_works_without_a_writable_cache(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for name, layout in LAYOUTS:
         counted = Counted(make(name), tmp_path / name / str(layout), layout)
         assert [counted.load(), counted.load()] == [1, 2]
         load(counted.spec, counted.root).test.inputs.zero_()
     assert "$PERDURE_CACHE" in caplog.messages[0]
+
+
+@pytest.mark.usefixtures("unwritable")
+def test_without_a_writable_cache_the_last_dataset_is_kept_if_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    mnist = Counted(make("mnist"), tmp_path / "mnist")
+    other = Counted(make("cifar10"), tmp_path / "cifar")
+    assert [mnist.load(keep=True) for _ in range(3)] == [1, 1, 1]
+    assert len(caplog.messages) == 1
+    load(mnist.spec, mnist.root).train.inputs.zero_()  # has its own memory
+    assert [mnist.decoded, mnist.load(keep=True)] == [2, 2]
+    put(mnist.root / mnist.small.paths()[0], mnist.small.files[mnist.small.paths()[0]], age=1800)
+    assert [mnist.load(keep=True), mnist.load(keep=True)] == [3, 3]
+    assert other.load(keep=True) == 1
+    assert mnist.load(keep=True) == 4  # at most one dataset is kept
+
+
+@pytest.mark.usefixtures("unwritable")
+def test_a_command_decodes_once_without_a_writable_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    monkeypatch.setitem(DATASETS, "mnist", counted.spec)
+    monkeypatch.chdir(tmp_path)
+    options = ["--data", ".", "--batch", "2", "--max-steps", "2", "--quiet"]
+    assert main(["run", "s-mnist", *options]) == 0
+    assert counted.decoded == 1
+    assert sum("$PERDURE_CACHE" in message for message in caplog.messages) == 1
+
+
+@pytest.mark.usefixtures("unwritable")
+def test_workers_do_not_repeat_the_warning_of_their_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("perdure.data.cache.parent_process", lambda: "the parent")
+    assert Counted(make("mnist"), tmp_path).load() == 1
+    assert caplog.messages == []
+
+
+def test_what_a_killed_process_left_is_removed_an_hour_later(tmp_path: Path, cache: Path) -> None:
+    counted = Counted(make("mnist"), tmp_path)
+    counted.load()
+    folder = cached(cache)["train_images.npy"].parent
+    old, recent, other = (
+        folder / name
+        for name in (".train_images.npy.0a1b2c3d.tmp", ".test_images.npy.0a1b2c3d.tmp", "notes.tmp")
+    )
+    put(old, b"part", age=3700)
+    put(recent, b"part", age=60)  # another process may be writing it
+    put(other, b"mine", age=3700)
+    cached(cache)["train_images.npy"].unlink()
+    assert counted.load() == 2
+    assert [path.exists() for path in (old, recent, other)] == [False, True, True]
 
 
 def test_an_interrupted_write_leaves_no_files(

@@ -241,6 +241,26 @@ def test_progress_is_a_bar_on_a_terminal_and_a_line_elsewhere(
     assert capsys.readouterr() == ("", "")
 
 
+def test_present_files_are_read_with_progress_and_their_flaw_is_reported(
+    server: Server,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("perdure.data.progress.MANY_FILES", 10)
+    small = make("tiny-imagenet")
+    assert "decoding" not in report(small, server, tmp_path / "empty", capsys)
+    image = small.write(tmp_path, 1) / small.paths(1)[0]
+    put(image, b"")
+    err = report(small, server, tmp_path, capsys)
+    steps = ["decoding tiny-imagenet", f"note: {image} is not a complete", "downloading http"]
+    for line, step in zip(err.splitlines(), steps, strict=True):
+        assert line.startswith(step)
+    put(image, small.files[small.paths(1)[0]])
+    (tmp_path / "tiny-imagenet-200.zip").unlink()
+    assert report(small, server, tmp_path, capsys).startswith("decoding tiny-imagenet")
+
+
 def test_the_bundled_digits_are_not_downloaded(capsys: pytest.CaptureFixture[str]) -> None:
     assert fetch("mnist5k").name == "mnist5k.npz"
     assert "nothing to download" in capsys.readouterr().err

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -37,8 +40,18 @@ def test_a_flipped_bit_in_an_image_is_detected(name: str, tmp_path: Path) -> Non
 def test_files_that_are_not_used_do_not_matter(tmp_path: Path) -> None:
     small = make("tiny-imagenet")
     root = small.write(tmp_path, 1) / TOP
-    put(root / "val" / ".DS_Store", b"")
+    for name in ("val/.DS_Store", "val/images/._val_0.JPEG", "train/n01/images/._n01_0.JPEG"):
+        put(root / name, b"")  # macOS writes such files
     (root / "train/n01/n01_boxes.txt").unlink()
+    assert small.same(load(small.spec, tmp_path))
+    (finding,) = verify(tmp_path, [known_files(small)])
+    assert (finding.state, finding.flaws) == ("ok", ())
+
+
+def test_blanks_in_the_list_of_classes_do_not_matter(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    path = small.write(tmp_path, 1) / TOP / "wnids.txt"
+    put(path, b"".join(line + b" \t\r\n" for line in path.read_bytes().split()) + b"\n")
     assert small.same(load(small.spec, tmp_path))
 
 
@@ -59,7 +72,49 @@ def test_verify_reports_all_flaws(tmp_path: Path) -> None:
     assert len(finding.flaws) == 4
     for part in ("n01/images", "n02_0.JPEG", "val_2.JPEG", "val_annotations.txt"):
         assert sum(part in flaw for flaw in finding.flaws) == 1
-    assert "(and 3 more)" in finding.message
+    assert finding.flaws[0] not in finding.message  # `perdure data verify` prints it below
+
+
+def test_an_error_that_leaves_out_flaws_says_how_to_list_them(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    for number in range(3):
+        put(root / f"val/images/val_{number}.JPEG", b"")
+    with pytest.raises(DataError, match=r"\(and 2 more\)") as error:
+        load(small.spec, tmp_path)
+    assert f"`perdure data verify tiny-imagenet --data {tmp_path}`" in str(error.value)
+
+
+def test_a_folder_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = make("tiny-imagenet")
+    folder = small.write(tmp_path, 1) / TOP / "train/n02/images"
+    scandir = os.scandir
+
+    def refuse(path: str) -> Iterator[os.DirEntry[str]]:  # permissions do not apply to root
+        if str(path) == str(folder):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return scandir(path)
+
+    monkeypatch.setattr("os.scandir", refuse)
+    (finding,) = verify(tmp_path, [small.spec])
+    assert f"{folder} cannot be read (Permission denied)" in finding.message
+    with pytest.raises(DataError, match="Permission denied"):
+        load(small.spec, tmp_path)
+
+
+def test_files_are_compared_also_if_the_list_of_classes_cannot_be_read(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    (root / "wnids.txt").unlink()
+    os.mkfifo(root / "wnids.txt")
+    image = root / "val/images/val_3.JPEG"
+    put(image, flipped(image.read_bytes()))
+    (finding,) = verify(tmp_path, [known_files(small)])
+    assert len(finding.flaws) == 2
+    for path, flaw in zip((root / "wnids.txt", image), finding.flaws, strict=True):
+        assert str(path) in flaw
 
 
 def test_verify_compares_both_folders_with_their_checksums(tmp_path: Path) -> None:
@@ -152,6 +207,16 @@ def test_the_known_checksums_are_those_of_the_official_names() -> None:
     assert {len(start) for folder in known.values() for start in folder.values()} == {2}
 
 
+def test_an_image_that_cannot_be_decoded_is_listed_once(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    root = small.write(tmp_path, 1) / TOP
+    image = root / "train/n02/images/n02_1.JPEG"
+    put(image, image.read_bytes()[:-100])
+    (finding,) = verify(tmp_path, [known_files(small)])
+    assert len(finding.flaws) == 1
+    assert str(image) in finding.message
+
+
 def test_many_images_without_a_class_are_one_flaw(tmp_path: Path) -> None:
     small = make("tiny-imagenet")
     root = small.write(tmp_path, 1) / TOP
@@ -167,6 +232,31 @@ def test_the_folder_of_the_dataset_leads_to_the_one_that_contains_it(tmp_path: P
     small.write(tmp_path, 1)
     with pytest.raises(DataError, match=f"set --data to {tmp_path}, which contains it"):
         load(small.spec, tmp_path / TOP)
+
+
+@pytest.mark.parametrize("here", [TOP, f"{TOP}/val", ".."])
+def test_a_folder_near_the_dataset_leads_to_the_one_that_contains_it(
+    here: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    small = make("tiny-imagenet")
+    monkeypatch.setitem(DATASETS, "tiny-imagenet", small.spec)
+    data = small.write(tmp_path / "data", 1)
+    monkeypatch.chdir(data / here)
+    for command in (["data", "verify", "tiny-imagenet"], ["list"]):
+        main([*command, "--data", "."])
+        assert f"{data}, which contains it" in capsys.readouterr().out
+
+
+def test_a_zip_file_of_the_user_is_to_be_unpacked(tmp_path: Path) -> None:
+    small = make("tiny-imagenet")
+    small.write(tmp_path, 1)
+    shutil.make_archive(str(tmp_path / "own" / TOP), "zip", tmp_path, TOP)
+    with pytest.raises(DataError, match=r"\.zip .* has md5 .*unpack it .*perdure data fetch"):
+        load(small.spec, tmp_path / "own")
 
 
 def test_verify_reports_all_damaged_files_of_a_layout(tmp_path: Path) -> None:

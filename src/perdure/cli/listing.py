@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from rich.table import Table
 
 from perdure import catalog, presets
 from perdure.cli.options import Folder, check_data_folder
 from perdure.data import DATASETS, locate
-from perdure.data.loading import download_command
+from perdure.data.loading import download_command, find_nearby
 from perdure.results.terminal import show
 
 
@@ -33,9 +34,18 @@ def show_list(options: ListOptions) -> int:
         buffers = ", ".join(map(str, presets.published_buffers("clser", name)))
         streams.add_row(name, entry.title, " or ".join(entry.datasets), buffers or "–")
     datasets = Table("dataset", "location", title="Datasets")
-    for name, spec in DATASETS.items():
-        location = "comes with perdure" if spec.bundled else locate(name, options.data)
-        missing = f"not found; download: {download_command(name, options.data)}"
-        datasets.add_row(name, str(location or missing))
+    for name in DATASETS:
+        datasets.add_row(name, _location(name, options.data))
     show(methods, streams, datasets)
     return 0
+
+
+def _location(name: str, root: Path | None) -> str:
+    """Where a dataset is, or how to get it."""
+    if DATASETS[name].bundled is not None:
+        return "comes with perdure"
+    if place := locate(name, root):
+        return str(place)
+    if base := find_nearby(name, root):
+        return f"not found; use --data {base}, which contains it"
+    return f"not found; download: {download_command(name, root)}"

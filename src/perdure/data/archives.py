@@ -9,7 +9,8 @@ import os
 import tarfile
 import zipfile
 import zlib
-from collections.abc import Iterator, Mapping
+from bisect import bisect
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -34,16 +35,20 @@ class FolderChecksum(NamedTuple):
         """Whether the files read so far are the published ones."""
         return self._total() == self.expected
 
-    def flaws(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
+    def flaws(
+        self, contents: Contents, known: Mapping[str, bytes], reported: Sequence[str] = ()
+    ) -> list[str]:
         """How the files of the folder differ from the published ones, if they do.
 
         Args:
             contents: All files of the layout.
             known: First bytes of the checksum of each published file. With these, the files that
                 differ are named, and files that have not been read yet are read.
+            reported: Flaws that are known already. A file that one of them begins with is not named
+                again.
         """
-        flaws = self._differing(contents, known)
-        if flaws or self.matches():  # all known files have now been read
+        flaws = self._differing(contents, known, sorted(reported))
+        if flaws or reported or self.matches():  # all known files have now been read
             return flaws
         return [
             f"{self.folder} differs from the published files: the checksum of its "
@@ -57,7 +62,9 @@ class FolderChecksum(NamedTuple):
             total.update(name.encode("utf-8", "surrogateescape") + b"\0" + digest)
         return f"{algorithm}:{total.hexdigest()}"
 
-    def _differing(self, contents: Contents, known: Mapping[str, bytes]) -> list[str]:
+    def _differing(
+        self, contents: Contents, known: Mapping[str, bytes], reported: Sequence[str]
+    ) -> list[str]:
         """The published files that are missing or altered, and additional files next to them."""
         missing, altered, flaws = [], [], []
         for name, start in known.items():
@@ -71,8 +78,9 @@ class FolderChecksum(NamedTuple):
             except DataError as error:
                 flaws.append(str(error))
             else:
-                if not self.found[name].startswith(start):
-                    altered.append(name)
+                if self.found[name].startswith(start) or _begins_one(reported, f"{path} "):
+                    continue
+                altered.append(name)
         published = {self.folder / name for name in known}
         kinds = {(path.parent, path.suffix) for path in published}
         additional = [
@@ -88,6 +96,12 @@ class FolderChecksum(NamedTuple):
         if len(names) <= _MANY:
             return [f"{self.folder / name} is {state}" for name in names]
         return [f"{len(names)} files in {self.folder} are {state}, such as {', '.join(names[:3])}"]
+
+
+def _begins_one(texts: Sequence[str], start: str) -> bool:
+    """Whether one of these sorted texts begins with `start` and continues."""
+    at = bisect(texts, start)
+    return at < len(texts) and texts[at].startswith(start)
 
 
 def read_files(
@@ -119,11 +133,22 @@ def read_files(
 
 
 def walk_files(path: Path) -> Iterator[str]:
-    """The file itself, or all files in the folder (as strings: `Path` is three times slower)."""
+    """The file itself, or all files in the folder (as strings: `Path` is three times slower).
+
+    Files whose names begin with a dot are left out: macOS adds `._name` to files that it copies.
+
+    Raises:
+        OSError: If a folder cannot be read.
+    """
     if not path.is_dir():
         yield str(path)
-    for folder, _, names in os.walk(path):
-        yield from (os.path.join(folder, name) for name in names)
+        return
+    for folder, _, names in os.walk(path, onerror=_raise):
+        yield from (os.path.join(folder, name) for name in names if not name.startswith("."))
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _read(path: Path, digest: str | None, size_limit: int, limit: int | None = None) -> bytes:
@@ -136,7 +161,7 @@ def _read_in_folder(
     try:
         data = _regular_file(path, _smaller(size_limit, limit))
     except OSError as error:  # a pipe or a dangling link, for example
-        raise DataError(f"{path} cannot be read ({error.strerror or error})") from None
+        raise DataError.reading(path, error) from None
     algorithm = checksum.expected.partition(":")[0]
     name = str(path)[len(str(checksum.folder)) + 1 :].replace(os.sep, "/")
     checksum.found[name] = _new_hash(algorithm, data).digest()

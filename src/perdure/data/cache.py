@@ -16,13 +16,14 @@ import math
 import os
 import time
 from functools import partial
+from multiprocessing import parent_process
 from pathlib import Path
 
 import numpy as np
 
 from perdure.data.archives import walk_files
 from perdure.data.spec import Arrays, Layout, Spec
-from perdure.files import open_regular, read_bytes, write_atomic
+from perdure.files import is_temporary, open_regular, read_bytes, write_atomic
 
 _log = logging.getLogger(__name__)
 
@@ -32,6 +33,8 @@ _VERIFIED_FOR_NS = 86_400_000_000_000
 """A day: time after which cached arrays are verified again when they are used."""
 _SETTLED_NS = 2_000_000_000
 """A file modified more recently may change again without a new modification time."""
+_ABANDONED_S = 3600
+"""An hour: age at which a temporary file belongs to a write that was killed."""
 
 
 def folder() -> Path:
@@ -87,16 +90,17 @@ def put(spec: Spec, key: str | None, arrays: Arrays, checksum: str) -> Arrays:
             place.mkdir(parents=True, exist_ok=True)
             for field, array in arrays._asdict().items():
                 write_atomic(place / f"{field}.npy", partial(np.save, arr=array))
-            write_atomic(place / "checked", _stamp(place).encode())
+            _mark_verified(place)
         if key is not None:
             sources.mkdir(parents=True, exist_ok=True)
             write_atomic(sources / key, checksum.encode())
     except OSError as error:
-        _log.warning(
-            "%s must be decoded again at every start because %s cannot be written (%s); "
-            "set $PERDURE_CACHE to a writable folder",
-            *(spec.name, place, error.strerror),
-        )
+        if parent_process() is None:  # workers would repeat the warning
+            _log.warning(
+                "%s must be decoded again at every start because %s cannot be written (%s); "
+                "set $PERDURE_CACHE to a writable folder",
+                *(spec.name, place, error.strerror),
+            )
         return arrays
     return open_arrays(spec, checksum) or arrays
 
@@ -145,8 +149,17 @@ def _verified_arrays(spec: Spec, checksum: str) -> Arrays | None:
         remove(spec, checksum)
         return None
     with contextlib.suppress(OSError):  # verified again next time
-        write_atomic(place / "checked", _stamp(place).encode())
+        _mark_verified(place)
     return arrays
+
+
+def _mark_verified(place: Path) -> None:
+    """Record the state of the arrays in `checked`; remove what killed processes left next to it."""
+    write_atomic(place / "checked", _stamp(place).encode())
+    for path in filter(lambda path: is_temporary(path.name), place.iterdir()):
+        with contextlib.suppress(OSError):  # another process has completed or removed it
+            if path.lstat().st_mtime < time.time() - _ABANDONED_S:
+                path.unlink()
 
 
 def _stamp(place: Path) -> str:

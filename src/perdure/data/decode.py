@@ -213,11 +213,15 @@ def _some(names: list[str]) -> str:
 
 
 def _lines(contents: Contents, path: Path) -> list[str]:
+    """The lines of a text file without surrounding blanks; empty lines are left out."""
     try:
         data = contents[path](_MAX_TEXT)
-    except (KeyError, FileNotFoundError):
+    except KeyError:
         raise DataError(f"{path} is missing") from None
-    return data.decode("ascii", errors="replace").splitlines()
+    except OSError as error:
+        raise DataError.reading(path, error) from None
+    lines = (line.strip() for line in data.decode("ascii", errors="replace").splitlines())
+    return [line for line in lines if line]
 
 
 def _jpegs(

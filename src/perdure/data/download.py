@@ -9,7 +9,7 @@ from typing import Any
 
 from perdure.data import cache
 from perdure.data.loading import load, locate
-from perdure.data.progress import progress_bar
+from perdure.data.progress import decoding_progress, progress_bar
 from perdure.data.registry import find_spec
 from perdure.data.spec import DataError, File, Spec
 
@@ -43,10 +43,14 @@ def fetch(
     """
     spec = find_spec(name)
     try:
-        load(spec, root)
-    except DataError:
+        with decoding_progress(spec.name, shown=progress) as show:
+            load(spec, root, on_progress=show)
+    except DataError as error:
         if spec.bundled is not None:
             raise
+        if progress and locate(spec, root) is not None:
+            problem = DataError.of(error.flaws)
+            print(f"note: {problem}; downloading the published files", file=sys.stderr)
         root = cache.folder() if root is None else Path(root)
         base = (url or spec.url).rstrip("/")
         for file in spec.layouts[0].files:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -24,7 +25,11 @@ _log = logging.getLogger(__name__)
 
 
 def load(
-    name: str | Spec, root: Path | str | None = None, *, on_progress: OnProgress | None = None
+    name: str | Spec,
+    root: Path | str | None = None,
+    *,
+    on_progress: OnProgress | None = None,
+    keep: bool = False,
 ) -> Dataset:
     """Load a dataset after verifying its files.
 
@@ -39,6 +44,9 @@ def load(
             first, then the user's cache.
         on_progress: Called with the number of files read so far and the number of files while
             they are decoded, from any thread. An exception that it raises ends the loading.
+        keep: Whether to keep a dataset in memory if the cache cannot be written, until another one
+            is decoded with `keep`. Later calls with `keep` share its memory, so do not write to the
+            tensors.
 
     Raises:
         DataError: If files are missing or damaged. Of several copies (an archive and the folder
@@ -52,12 +60,9 @@ def load(
     places = _find(spec, root)
     if not places:
         raise DataError(explain_missing(spec, root))
-    cached = None
-    if not spec.bundled:
-        cached = next(filter(None, (cache.get(spec, place.key()) for place in places)), None)
-    (train_images, train_labels, test_images, test_labels), checksum = (
-        cached or _decode_first_undamaged(places, on_progress)
-    )
+    (train_images, train_labels, test_images, test_labels), checksum = _decoded_before(
+        places, keep
+    ) or _decode_first_undamaged(places, on_progress, keep)
     return Dataset(
         name=spec.name,
         train=Samples(torch.from_numpy(train_images), torch.from_numpy(train_labels)),
@@ -67,10 +72,30 @@ def load(
     )
 
 
+_kept: list[tuple[Spec, str, tuple[Arrays, str]]] = []
+"""The last dataset that was to be kept and is not in the cache: its arrays and their checksum."""
+
+
+def _decoded_before(places: list[_Location], keep: bool) -> tuple[Arrays, str] | None:
+    """Arrays of one of the copies and their checksum, if kept in memory or in the cache."""
+    for place in places:
+        if place.spec.bundled:
+            continue
+        key = place.key()
+        for spec, kept_key, kept in _kept:
+            if keep and (spec, kept_key) == (place.spec, key):
+                return kept
+        if cached := cache.get(place.spec, key):
+            return cached
+    return None
+
+
 def _decode_first_undamaged(
-    places: list[_Location], on_progress: OnProgress | None
+    places: list[_Location], on_progress: OnProgress | None, keep: bool
 ) -> tuple[Arrays, str]:
     """Decode the first copy without flaws and cache it; returns the arrays and their checksum."""
+    if keep:
+        _kept.clear()  # at most one is kept: its data may be large
     failed = []
     for place in places:
         key = place.key()
@@ -84,7 +109,10 @@ def _decode_first_undamaged(
         checksum = cache.fingerprint(arrays)
         if place.spec.bundled:
             return arrays, checksum
-        return cache.put(place.spec, key, arrays, checksum), checksum
+        stored = cache.put(place.spec, key, arrays, checksum)
+        if keep and key is not None and stored is arrays:
+            _kept.append((place.spec, key, (arrays, checksum)))
+        return stored, checksum
     raise failed[0]
 
 
@@ -108,18 +136,39 @@ def explain_missing(name: str | Spec, root: Path | str | None = None) -> str:
     """The error message for a dataset of which no file is found."""
     spec = find_spec(name)
     roots = _roots(spec, root)
-    for folder in roots:
-        for base in (folder.parent, folder.parent.parent):
-            if folder.is_dir() and _copies(spec, base, all):
-                return f"{spec.name} is not in {folder}; set --data to {base}, which contains it"
+    searched = " or ".join(map(str, roots))
+    if base := find_nearby(spec, root):
+        return f"{spec.name} is not in {searched}; set --data to {base}, which contains it"
     places = dict.fromkeys(str(_path(layout, Path())) for layout in spec.layouts)
     places.pop(".", None)
     command = download_command(spec, root)
     download = f"download it with `{command}`, or " if command else ""
     return (
-        f"{spec.name} is not in {' or '.join(map(str, roots))}; "
+        f"{spec.name} is not in {searched}; "
         f"{download}set --data to the folder that contains {' or '.join(places)}"
     )
+
+
+def find_nearby(name: str | Spec, root: Path | str | None = None) -> Path | None:
+    """The folder to search instead: one above or directly below those in which `load` looks.
+
+    None if the dataset is in none of these.
+
+    Args:
+        name: Name of a dataset, or a `Spec` of your own.
+        root: The only folder to search, as for `load`.
+    """
+    spec = find_spec(name)
+    nearby = (base for folder in _roots(spec, root) for base in _nearby_folders(folder))
+    return next((base for base in nearby if _copies(spec, base, all)), None)
+
+
+def _nearby_folders(folder: Path) -> Iterator[Path]:
+    folder = Path(os.path.abspath(folder))  # "." has no parents
+    with contextlib.suppress(OSError):  # it does not exist or cannot be read
+        with os.scandir(folder) as entries:
+            below = sorted(entry.path for entry in entries if entry.is_dir())
+        yield from (folder.parent, folder.parent.parent, *map(Path, below))
 
 
 def download_command(name: str | Spec, root: Path | str | None = None) -> str:
@@ -130,7 +179,7 @@ def download_command(name: str | Spec, root: Path | str | None = None) -> str:
         root: The only folder to search, as for `load`.
     """
     spec = find_spec(name)
-    return _command(spec, _roots(spec, root)[-1])
+    return _command("fetch", spec, _roots(spec, root)[-1])
 
 
 class Finding(NamedTuple):
@@ -183,7 +232,10 @@ def _verify(spec: Spec, root: Path | str | None, on_progress: OnProgress | None)
             good = good or (place.path, checksum)
     flaws = tuple(flaw for error in errors for flaw in error.flaws)
     if good is None:
-        return Finding(spec.name, places[0].path, "damaged", str(errors[0]), flaws)
+        copies = " and ".join(str(place.path) for place in places)
+        several = f"{len(flaws)} flaws in {copies}{places[0].remedy()}"
+        message = str(errors[0]) if len(flaws) == 1 else several
+        return Finding(spec.name, places[0].path, "damaged", message, flaws)
     path, checksum = good
     message = f"{spec.train[0]} training and {spec.test[0]} test images, checksum {checksum}"
     cached = cache.open_arrays(spec, checksum)
@@ -231,16 +283,14 @@ class _Location(NamedTuple):
             except DataError as error:
                 if not all_flaws:
                     raise
-                differing = self._differing(counted, checksums, decoded=False)
+                differing = self._differing(counted, checksums, error.flaws)
                 raise DataError.of([*dict.fromkeys((*error.flaws, *differing))]) from None
-            if differing := self._differing(counted, checksums, decoded=True):
+            if differing := self._differing(counted, checksums):
                 raise DataError.of(differing)
             self._check_arrays(arrays)
             return arrays
-        except FileNotFoundError as error:
-            problem = f"{error.filename} is missing"
         except OSError as error:
-            problem = f"{error.filename or self.path} cannot be read ({error.strerror or error})"
+            problem = str(DataError.reading(error.filename or self.path, error))
         except DataError as error:
             problem, flaws = str(error), error.flaws
         except Exception as error:  # in a user's decoder, or from files without checksums
@@ -248,24 +298,44 @@ class _Location(NamedTuple):
         if len(contents) <= len(self.layout.files) + len(self.layout.members):
             flaws = _unreadable(contents) or flaws
             problem = str(DataError.of(flaws)) if flaws else problem
-        remedy = ""
+        raise DataError(f"{problem}{self.remedy(several=len(flaws) > 1)}", flaws or (problem,))
+
+    def remedy(self, *, several: bool = False) -> str:
+        """What to do about a damaged copy, to be appended to what is wrong with it.
+
+        Args:
+            several: Whether there are more flaws than the message states.
+        """
         if self.spec.bundled is not None:
-            remedy = "; reinstall perdure"
-        elif command := _command(self.spec, self.root):
-            remedy = f"; download it again with `{command}`"
-        raise DataError(f"{problem}{remedy}", flaws or (problem,))
+            return "; reinstall perdure"
+        ways = []
+        if several and (command := _command("verify", self.spec, self.root)):
+            ways.append(f"list all flaws with `{command}`")
+        first = self.layout.files[0]
+        packed = first.digest is not None and first.path.endswith((".zip", ".tar.gz"))
+        if packed and len(self.spec.layouts) > 1:
+            ways.append("unpack it if you packed it yourself")
+        if command := _command("fetch", self.spec, self.root):
+            ways.append(f"download it again with `{command}`")
+        return f"; {', or '.join(ways)}" if ways else ""
 
     def _differing(
-        self, contents: Contents, checksums: Sequence[FolderChecksum], *, decoded: bool
+        self,
+        contents: Contents,
+        checksums: Sequence[FolderChecksum],
+        reported: Sequence[str] = (),
     ) -> list[str]:
-        """How folders differ from the published ones, as far as that is known."""
+        """How folders differ from the published ones, as far as that is known.
+
+        `reported` has the flaws for which decoding has failed; files that have them are left out.
+        """
         wrong = [checksum for checksum in checksums if not checksum.matches()]
         published = self.spec.checksums() if wrong else {}
         flaws = []
         for checksum in wrong:
             known = published.get(checksum.folder.name, {})
-            if decoded or known:  # otherwise, files may not have been read
-                flaws += checksum.flaws(contents, known)
+            if known or not reported:  # otherwise, files may not have been read
+                flaws += checksum.flaws(contents, known, reported)
         return flaws
 
     def _check_arrays(self, arrays: Arrays) -> None:
@@ -292,10 +362,8 @@ def _unreadable(contents: Contents) -> list[str]:
     for path, read in contents.items():
         try:
             read()
-        except FileNotFoundError:
-            flaws.append(f"{path} is missing")
         except OSError as error:
-            flaws.append(f"{path} cannot be read ({error.strerror})")
+            flaws.append(str(DataError.reading(path, error)))
         except DataError as error:
             flaws.append(str(error))
     return flaws
@@ -345,9 +413,9 @@ def _path(layout: Layout, root: Path) -> Path:
     return (root / first.path).parent if others else root / first.path
 
 
-def _command(spec: Spec, root: Path) -> str:
-    """The command that downloads a dataset; empty for a user's own."""
+def _command(action: str, spec: Spec, root: Path) -> str:
+    """The command that downloads or verifies a dataset; empty for a user's own."""
     if spec.name not in DATASETS:
         return ""
     where = "" if root == cache.folder() else f" --data {shlex.quote(str(root))}"
-    return f"perdure data fetch {spec.name}{where}"
+    return f"perdure data {action} {spec.name}{where}"

@@ -54,6 +54,13 @@ class DataError(ValueError):
         first, *others = flaws
         return cls(f"{first} (and {len(others)} more)" if others else first, flaws)
 
+    @classmethod
+    def reading(cls, path: Path | str, error: OSError) -> DataError:
+        """An error that states why a file or folder cannot be read."""
+        if isinstance(error, FileNotFoundError):
+            return cls(f"{path} is missing")
+        return cls(f"{path} cannot be read ({error.strerror or error})")
+
 
 class Arrays(NamedTuple):
     """A decoded dataset: images uint8 [n, channels, height, width], labels int64 [n]."""
@@ -68,7 +75,8 @@ class File(NamedTuple):
     """A file of a dataset and its published checksum."""
 
     path: str
-    """Relative to the root folder or to the archive. A folder includes all files in it."""
+    """Relative to the root folder or to the archive. A folder includes all files in it, except
+    those whose names begin with a dot."""
     digest: str | None = None
     """`md5:` or `sha256:` and the hexadecimal digits; None if no checksum is published.
 

@@ -55,7 +55,7 @@ def read_dataset(
             if stop is not None and (signum := stop()):
                 raise Interrupted(signum)
 
-        dataset = load(config.dataset, root, on_progress=on_progress)
+        dataset = load(config.dataset, root, on_progress=on_progress, keep=True)
     if config.validation is not None:
         dataset = dataset.validation(config.validation)
     return dataset.to(config.device)
