@@ -103,7 +103,7 @@ def test_a_run_resumes_with_the_names_of_the_command_line(tmp_path: Path, harm: 
 def test_files_that_a_folder_names_are_not_read_to_load_it(
     kind: str, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def read(kind: str, text: str) -> None:
+    def read(kind: str, text: str, **options: object) -> None:
         raise AssertionError(f"read {kind}:{text}")
 
     folder = tmp_path / "seed-0"

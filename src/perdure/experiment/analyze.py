@@ -99,9 +99,9 @@ def analyze(
     if not trust_code:
         refuse_user_code(run.config, run.folder.path)
     run.folder.check_artifacts(read=True)
+    learner = load_run(run.folder.path, device=device, trust_code=trust_code)
     if run.config.stream.partition(":")[0] in FILE_STREAMS:
         load_user_stream(run.config.stream, progress=progress)  # it is kept for what follows
-    learner = load_run(run.folder.path, device=device, trust_code=trust_code)
     content = _compute(run, learner, settings or AnalysisSettings(), data_root, device, progress)
     write_json(Path(folder) / "analysis.json", content)
     return RunFolder(Path(folder)).read("analysis.json", Analysis)
