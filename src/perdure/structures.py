@@ -106,6 +106,11 @@ def select(inputs: Inputs, rows: slice | Tensor) -> Inputs:
     return map_leaves(lambda leaf: leaf[rows], inputs)
 
 
+def to_device(inputs: Inputs, device: torch.device) -> Inputs:
+    """Return the samples as contiguous tensors on a device."""
+    return map_leaves(lambda leaf: leaf.to(device).contiguous(), inputs)
+
+
 def chunk_size(inputs: Inputs) -> int:
     """Return the samples per forward pass that keep the memory for activations bounded.
 

@@ -11,7 +11,7 @@ import sys
 import sysconfig
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -90,6 +90,12 @@ def describe_error(error: BaseException) -> str:
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     text = f": {error}" if str(error) else ""
     return f"{type(error).__name__}{text}{where}"
+
+
+def raised_in(error: BaseException, function: Callable[..., object]) -> bool:
+    """Whether an error was raised in a function or in what it called."""
+    frames = traceback.walk_tb(error.__traceback__)
+    return any(frame.f_code is function.__code__ for frame, _ in frames)
 
 
 def _is_foreign(file: str) -> bool:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from perdure.structures import Inputs, as_tensors, dtype_name, layout, leaves, length, map_leaves
-from perdure.undo import save_hooks
+from perdure.structures import Inputs, as_tensors, dtype_name, leaves, length, map_leaves
 
 Augment = Callable[[Any, torch.Generator], Any]
 """Maps raw inputs, a tensor or a structure of tensors, and a generator to augmented ones."""
@@ -50,17 +48,6 @@ def check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> Non
             "the optimizer has parameters that do not belong to the network; create it from "
             "network.parameters()"
         )
-
-
-class InputSpec(NamedTuple):
-    """What a network accepts and returns, known after the first batch."""
-
-    layout: str
-    """Structure, dtypes and shapes of one sample."""
-    classes: int
-    """Number of logits."""
-    smallest_batch: int = 1
-    """2 if BatchNorm would have one value per channel in a batch of one, otherwise 1."""
 
 
 def check_device(device: torch.device) -> torch.device:
@@ -112,18 +99,6 @@ def _plain(leaf: Tensor, dtype: torch.dtype) -> Tensor:
     if leaf.is_inference() and not torch.is_inference_mode_enabled():
         leaf = leaf.clone()  # autograd refuses inference tensors
     return leaf.detach() if leaf.requires_grad else leaf
-
-
-def check_inputs(inputs: Inputs, spec: InputSpec | None, *, values: bool) -> None:
-    """Raise ValueError unless inputs are like earlier ones and contain no infinite or NaN value."""
-    if spec and (found := layout(inputs)) != spec.layout:
-        raise ValueError(
-            f"each input is {found}; earlier inputs were {spec.layout}, and shapes and dtypes must "
-            "not change (pad sequences to a fixed length)"
-        )
-    for leaf in leaves(inputs) if values else ():
-        if leaf.is_floating_point() and not leaf.isfinite().all():
-            raise ValueError("inputs contain infinite or NaN values")
 
 
 def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
@@ -206,46 +181,6 @@ def check_file(path: Path) -> None:
         raise ValueError(f"{str(path)!r} is a folder; expected the name of a file")
     if not path.parent.is_dir():
         raise ValueError(f"the folder {path.parent} does not exist; create it, then save {path}")
-
-
-def check_logits(logits: Tensor, samples: int) -> None:
-    """Raise ValueError unless this is a network's output for a number of samples."""
-    if logits.ndim != 2 or len(logits) != samples:
-        raise ValueError(
-            f"the network returned {describe(logits)} for {samples} "
-            f"sample{'s' * (samples > 1)}; expected logits [n, classes], a row for each sample"
-        )
-
-
-def check_size(inputs: Inputs, spec: InputSpec, what: str = "the batch") -> None:
-    """Raise ValueError if the batch is too small for the network's BatchNorm layers."""
-    if length(inputs) < spec.smallest_batch:
-        raise ValueError(
-            f"{what} has one sample, for which the network's BatchNorm layers cannot compute "
-            "statistics; pass two or more samples at a time (another batch size, or "
-            "drop_last=True for a stream or DataLoader), or use a network without BatchNorm"
-        )
-
-
-@contextmanager
-def norms_with_single_values(network: nn.Module) -> Iterator[list[nn.Module]]:
-    """Collect the BatchNorm layers that receive a single value per channel inside the block.
-
-    In training mode they cannot compute statistics of such a batch.
-    """
-    found: list[nn.Module] = []
-
-    def inspect_input(norm: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if inputs and inputs[0].numel() == inputs[0].shape[1]:
-            found.append(norm)
-
-    norms = [m for m in network.modules() if isinstance(m, _BatchNorm) and m.training]
-    for norm in norms:
-        save_hooks(norm)
-    with ExitStack() as hooks:
-        for norm in norms:
-            hooks.enter_context(norm.register_forward_pre_hook(inspect_input))
-        yield found
 
 
 def has_unscaled_images(inputs: Inputs) -> bool:

@@ -10,13 +10,14 @@ from torch.nn import functional as F
 from torch.optim import Optimizer
 
 from perdure.arguments import check_weights
-from perdure.learners.checks import Augment, InputSpec
+from perdure.learners.checks import Augment
+from perdure.learners.input_spec import InputSpec
 from perdure.learners.learner import Learner
 from perdure.learners.predictor import Normalise, Predictor
 from perdure.memory import ExemplarSet, NearestMeanClassifier, Storage
 from perdure.records import Samples
 from perdure.state import get_state
-from perdure.structures import Inputs, call, chunk_size, length, select
+from perdure.structures import Inputs, call, chunk_size, length, select, to_device
 from perdure.undo import save_rows, save_tensors
 
 
@@ -167,12 +168,12 @@ class ICaRL(Learner):
         parts = (self.normalise(select(inputs, slice(k, k + size))) for k in starts)
         return torch.cat([self.previous.features(part) for part in parts])
 
-    def _probe(self, inputs: Inputs) -> InputSpec:
-        spec = super()._probe(inputs)
+    def _find_spec(self, inputs: Inputs) -> InputSpec:
+        spec = super()._find_spec(inputs)
         if spec.classes != len(self.new):
             raise ValueError(
                 f"the network has {spec.classes} outputs but its last linear layer has "
                 f"{len(self.new)}; iCaRL needs a network that ends with a linear layer"
             )
-        self._embed(self._on_device(select(inputs, slice(0, 1))))
+        self._embed(to_device(select(inputs, slice(0, 1)), self.device))
         return spec

@@ -24,26 +24,22 @@ from torch.optim import Optimizer
 from perdure.arguments import as_whole, check_callable, plain_int
 from perdure.learners.checks import (
     Augment,
-    InputSpec,
     Labels,
     check_device,
     check_file,
-    check_inputs,
     check_labels,
-    check_logits,
     check_optimizer,
     check_parameters,
-    check_size,
     count_outputs,
     describe,
     has_unscaled_images,
     is_unscaled_table,
-    norms_with_single_values,
     read_inputs,
     read_labels,
 )
 from perdure.learners.export import export
 from perdure.learners.growth import MAX_ADDED, check_outputs, find_head, grow_heads, grow_to_fit
+from perdure.learners.input_spec import InputSpec, check_inputs, check_size, find_spec
 from perdure.learners.loaded import check_finite, check_loaded, check_optimizer_state
 from perdure.learners.multi_batch import MultiBatchForward
 from perdure.learners.optimizers import in_place_step
@@ -53,7 +49,7 @@ from perdure.memory.frozen import training_mode
 from perdure.randomness import generator, global_generators, global_state, set_global_state
 from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
-from perdure.structures import Inputs, call, layout, length, logits_of, map_leaves, select
+from perdure.structures import Inputs, call, length, map_leaves, select, to_device
 from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generator, save_optimizer
 from perdure.user_code import describe_error
 
@@ -65,9 +61,6 @@ _INPUT_ERRORS = (LookupError, IndexError, KeyError, RuntimeError, AssertionError
 a failed device, have other causes."""
 _OTHER_CAUSES = ("memory", "alloc", "CUDA error", "_STATUS_")
 """Words in the text of a RuntimeError that is not about inputs."""
-
-_ROUNDING = 0.02
-"""Share of the largest logit by which logits may differ because batches are rounded differently."""
 
 _BATCHES_WITHOUT_END = 200
 """Batches of a first task after which a prediction warns that no task has ended."""
@@ -639,10 +632,10 @@ class Learner(Undoable, ABC):
         inputs = read_inputs(inputs, self._dtype)
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
-            self._probe(inputs)
+            self._find_spec(inputs)
         self._check_boundaries()
         try:
-            return next(iter(self.predictors().values()))(self._on_device(inputs))
+            return next(iter(self.predictors().values()))(to_device(inputs, self.device))
         except Exception as error:
             _explain(error)
             raise
@@ -684,7 +677,7 @@ class Learner(Undoable, ABC):
         example = read_inputs(example, self._dtype)
         check_inputs(example, self._input_spec, values=False)
         if self._input_spec is None:
-            self._probe(example)
+            self._find_spec(example)
         default = next(iter(self.predictors().values()))
         export(Path(path), default.module, default.normalise, example)
 
@@ -698,12 +691,12 @@ class Learner(Undoable, ABC):
         inputs = read_inputs(inputs, self._dtype)
         targets = read_labels(labels, inputs)
         check_inputs(inputs, self._input_spec, values=values)
-        spec = self._input_spec or self._probe(inputs)
+        spec = self._input_spec or self._find_spec(inputs)
         if not self._replays:
             check_size(inputs, spec)
         if values or self.grows:
             check_labels(targets, None if self.grows else spec.classes)
-        inputs = self._on_device(inputs)
+        inputs = to_device(inputs, self.device)
         if (classes := self.growth_for(targets)) is not None:
             grow_heads(self, classes, spec.classes, select(inputs, slice(0, 1)))
             spec = spec._replace(classes=classes)
@@ -727,7 +720,7 @@ class Learner(Undoable, ABC):
         """
         if length(inputs) == 1 and not self._replays:
             inputs = read_inputs(inputs, self._dtype)
-            check_size(inputs, self._input_spec or self._probe(inputs), what)
+            check_size(inputs, self._input_spec or self._find_spec(inputs), what)
 
     def check_frozen(self) -> None:
         """Raise ValueError if a parameter that was frozen at construction requires gradients now.
@@ -741,64 +734,12 @@ class Learner(Undoable, ABC):
                 "create a new learner to train it"
             )
 
-    def _on_device(self, inputs: Inputs) -> Inputs:
-        return map_leaves(lambda leaf: leaf.to(self.device).contiguous(), inputs)
-
-    def _probe(self, inputs: Inputs) -> InputSpec:
-        """Find out what the network accepts and returns, with one sample in evaluation mode."""
-        one = self._on_device(select(inputs, slice(0, 1)))
-        try:
-            with norms_with_single_values(self.network) as norms:
-                logits = Predictor(self.network, self.normalise)(one)
-        except Exception as error:  # a network may raise anything
-            if _passed(error, logits_of):  # about the output
-                raise
-            raise ValueError(
-                f"the network does not accept inputs {layout(one)}: {describe_error(error)}"
-            ) from error
-        check_logits(logits, 1)
-        self._check_rows(inputs, logits)
+    def _find_spec(self, inputs: Inputs) -> InputSpec:
+        """Find out what the network accepts and returns, with the first of these inputs."""
+        spec = find_spec(Predictor(self.network, self.normalise), inputs, self.device)
         if self._head is not None:
-            check_outputs(self._head, logits.shape[1])
-        if logits.shape[1] > 1 and (logits >= 0).all() and abs(float(logits.sum()) - 1) < 1e-4:
-            warnings.warn(
-                "the network returns probabilities instead of logits; remove its softmax",
-                stacklevel=2,
-            )
-        return InputSpec(layout(one), logits.shape[1], 2 if norms else 1)
-
-    def _check_rows(self, inputs: Inputs, alone: Tensor) -> None:
-        """Warn if the logits of a sample in evaluation mode depend on what else is in its batch.
-
-        Raises ValueError if the network does not return logits for each sample. Networks that are
-        random in evaluation mode, or compute in low precision, are not compared.
-
-        Args:
-            inputs: Raw inputs [n, ...].
-            alone: Logits [1, classes] of the first sample alone.
-        """
-        predict = Predictor(self.network, self.normalise)
-        before = global_state(self.device)
-        try:
-            again = predict(self._on_device(select(inputs, torch.tensor([0]))))
-            random = not (again.equal(alone) and global_state(self.device).equal(before))
-            pair = predict(self._on_device(select(inputs, torch.tensor([length(inputs) - 1, 0]))))
-        except Exception:  # it is reported if it also occurs with a batch to learn from
-            return
-        finally:
-            set_global_state(before, self.device)
-        check_logits(pair, 2)
-        precise = pair.dtype in (torch.float32, torch.float64)
-        if random or not precise or torch.is_autocast_enabled(self.device.type):
-            return
-        low, high = (pair[1] - alone[0]).aminmax()  # equal differences change no prediction
-        if high - low > _ROUNDING * alone.abs().max() + 1e-4:
-            warnings.warn(
-                "the network mixes the samples of a batch, so what it predicts for one depends on "
-                "the others; compute each row [n, ...] separately, for example with "
-                "batch_first=True in recurrent and attention layers",
-                stacklevel=2,
-            )
+            check_outputs(self._head, spec.classes)
+        return spec
 
     # -- state ------------------------------------------------------------------------------
 
@@ -932,8 +873,3 @@ def _explain(error: BaseException) -> None:
         if frame.f_code in (call.__code__, MultiBatchForward.__call__.__code__):
             text = describe_error(error)
             raise ValueError(f"the network does not accept these inputs: {text}") from error
-
-
-def _passed(error: BaseException, function: Callable[..., object]) -> bool:
-    """Return whether an error was raised in a function or in what it called."""
-    return any(frame.f_code is function.__code__ for frame, _ in walk_tb(error.__traceback__))

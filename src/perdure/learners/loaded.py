@@ -162,7 +162,7 @@ def _outputs(inputs: Inputs, learner: Learner) -> int:
     """The number of outputs that the network has for stored inputs."""
     devices = [learner.device] if learner.device.type == "cuda" else []
     with torch.random.fork_rng(devices):  # a network may draw even in evaluation mode
-        return learner._probe(inputs).classes
+        return learner._find_spec(inputs).classes
 
 
 def _leaf_layouts(text: str) -> list[str]:
