@@ -99,12 +99,6 @@ def test_calls_that_a_signature_does_not_allow() -> None:
     assert not accepts("text")
 
 
-def test_a_signal_ends_the_import_of_a_module(here: Path) -> None:
-    (here / "faulty.py").write_text("raise SystemExit(128 + 15)")
-    with pytest.raises(SystemExit):
-        find_object("faulty:X", "method")
-
-
 TREE = {
     "mine.py": "import near\nfrom far.deep.end import value\nimport os, torch, perdure\n",
     "near.py": "import mine  # a cycle\n\ndef later():\n    import lazy\n",

@@ -46,8 +46,6 @@ def find_object(reference: str, what: str) -> Any:
     try:
         found: Any = importlib.import_module(module)
     except SystemExit as error:
-        if isinstance(error.code, int) and error.code > 128:  # a signal
-            raise
         remedy = "move the code that does so below `if __name__ == '__main__':`"
         reason = error.code if isinstance(error.code, str) else remedy
         raise ValueError(

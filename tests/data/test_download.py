@@ -97,6 +97,17 @@ def test_the_default_folder_is_the_cache(server: Server, cache: Path) -> None:
     assert small.same(load(small.spec))
 
 
+def test_a_damaged_copy_is_replaced_where_it_is_found(
+    server: Server, tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = make("cifar10")
+    monkeypatch.setenv("PERDURE_DATA", str(tmp_path))
+    put(tmp_path / small.paths(0)[0], b"damaged")
+    fetch(small.spec, url=server.url, progress=False)
+    assert files(tmp_path) == [tmp_path / small.paths(0)[0]]
+    assert small.same(load(small.spec))
+
+
 @pytest.mark.parametrize("layout", range(4))
 def test_existing_files_are_not_downloaded(layout: int, server: Server, tmp_path: Path) -> None:
     small = make("mnist")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -308,6 +309,34 @@ def test_progress_counts_files_and_can_stop(tmp_path: Path, cache: Path) -> None
         entry.unlink()
     with pytest.raises(KeyboardInterrupt):
         load(small.spec, tmp_path, on_progress=stop)
+
+
+@pytest.mark.parametrize("kind", [OSError, RuntimeError])
+def test_an_error_of_a_display_is_not_one_of_the_files(
+    kind: type[Exception], tmp_path: Path
+) -> None:
+    small = make("tiny-imagenet")
+    small.write(tmp_path, 1)
+    error = kind("the display failed")
+
+    def fail(done: int, total: int) -> None:
+        raise error
+
+    with pytest.raises(kind) as raised:
+        verify(tmp_path, [small.spec], on_progress=fail)
+    assert raised.value is error
+
+
+def test_the_display_of_progress_may_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    with os.fdopen(write, "w", buffering=1) as closed:
+        monkeypatch.setattr("sys.stderr", closed)
+        with decoding_progress("own") as update:
+            update(1, 5000)
+        monkeypatch.undo()
+        with contextlib.suppress(BrokenPipeError):
+            closed.close()
 
 
 def test_progress_of_many_files_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

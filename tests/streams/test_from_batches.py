@@ -42,6 +42,12 @@ def test_the_batch_size_does_not_apply() -> None:
     assert (stream.boundaries, stream.checksum) == (False, "")
 
 
+def test_a_function_is_not_an_iterable_of_batches() -> None:
+    for batches in (endless, {"first": endless}):
+        with pytest.raises(ValueError, match=r"of type function.*call it"):
+            stream_of(batches)
+
+
 def test_an_endless_iterable_is_read_lazily() -> None:
     read = []
 

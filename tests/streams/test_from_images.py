@@ -237,7 +237,7 @@ def test_what_is_wrong_is_said(tmp_path: Path) -> None:
     fill(tmp_path, "a", "b")
     with pytest.raises(ValueError, match=r"tasks is 3.* 1 to 2"):
         from_image_folder(tmp_path, tasks=3)
-    with pytest.raises(ValueError, match="class 'c'; the data has a, b"):
+    with pytest.raises(ValueError, match=r"'c' is not in the data.* a, b"):
         from_image_folder(tmp_path, tasks=[["a"], ["c"]])
     with pytest.raises(ValueError, match="size is 0"):
         from_image_folder(tmp_path, size=0)

@@ -207,6 +207,12 @@ def test_rows_that_belong_together_stay_together() -> None:
         assert not held & trained
 
 
+def test_rows_without_a_value_are_not_kept_together() -> None:
+    riders = {**RIDES, "rider": ["none", *RIDES["rider"][1:-1], "none"]}
+    with pytest.raises(ValueError, match=r"'rider' has no value in row 1.*'none'"):
+        from_table(riders, "kind", keep_together="rider")
+
+
 def test_missing_values_are_refused_or_imputed() -> None:
     gaps = {**RIDES, "km": [None, *RIDES["km"][1:]], "city": ["", *RIDES["city"][1:]]}
     with pytest.raises(ValueError, match=r"'km' has a missing value in row 1.*missing='impute'"):
@@ -241,7 +247,11 @@ def test_none_is_a_class_and_other_texts_for_missing_values_are_not() -> None:
         encoder = from_table(rows, "kind").encoder
     assert encoder is not None
     assert encoder.class_names == ("None", "bus", "none")
-    assert encoder.labels(["none", "bus"]).tolist() == [2, 1]
+    assert encoder.labels(["none", "bus", " none "]).tolist() == [2, 1, 2]
+    for task in (["none", "bus"], [" none ", "bus"]):
+        with pytest.warns(UserWarning, match="differ only in case"):
+            stream = from_table(rows, "kind", tasks=[task, ["None"]])
+        assert set(stream.tasks[0].samples().labels.tolist()) == {1, 2}
     with pytest.raises(ValueError, match=r"row 2.*'NA' counts as missing"):
         from_table({**rows, "kind": ["bus", "NA", "car"] * 10}, "kind")
 
@@ -550,6 +560,9 @@ def test_the_encoder_encodes_new_rows_as_the_stream_did(tmp_path: Path) -> None:
             loaded.encode(wrong)
     with pytest.raises(ValueError, match="label 2"):
         loaded.decode([2])
+    for single in (1, np.int64(1), None):
+        with pytest.raises(ValueError, match="expected integers"):
+            loaded.decode(single)  # type: ignore[arg-type]
     logits = torch.rand(2, 2, requires_grad=True)
     for scores in (logits, logits.bfloat16(), torch.tensor(1), [0.5]):
         with pytest.raises(ValueError, match=r"learner\.predict"):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
 import os
 import signal
 import threading
+import time
 
 import pytest
 
@@ -54,6 +56,23 @@ def test_a_request_is_reported_while_no_handler_can_run() -> None:
     with graceful_stop(lambda: c.pthread_mutex_unlock(lock)) as stop:
         c.pthread_mutex_lock(lock)
         assert stop() == signal.SIGTERM
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_a_forked_process_ends_with_sigterm_and_leaves_other_signals_to_its_parent() -> None:
+    called: list[int] = []
+    with graceful_stop(lambda: called.append(1)) as stop:
+        child = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        child.start()
+        assert child.pid is not None
+        os.kill(child.pid, signal.SIGINT)
+        child.join(0.2)
+        assert child.is_alive()
+        child.terminate()
+        child.join(10)
+        assert child.exitcode == -signal.SIGTERM
+        assert stop() == 0
+    assert not called
 
 
 def test_ignored_signals_stay_ignored() -> None:

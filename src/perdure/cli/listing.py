@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from rich.markup import escape
 from rich.table import Table
 
 from perdure import catalog, presets
@@ -35,7 +36,7 @@ def show_list(options: ListOptions) -> int:
         streams.add_row(name, entry.title, " or ".join(entry.datasets), buffers or "–")
     datasets = Table("dataset", "location", title="Datasets")
     for name in DATASETS:
-        datasets.add_row(name, _location(name, options.data))
+        datasets.add_row(name, escape(_location(name, options.data)))
     show(methods, streams, datasets)
     return 0
 

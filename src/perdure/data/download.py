@@ -7,8 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from perdure.data import cache
-from perdure.data.loading import load, locate
+from perdure.data.loading import download_folder, load, locate
 from perdure.data.progress import decoding_progress, progress_bar
 from perdure.data.registry import find_spec
 from perdure.data.spec import DataError, File, Spec
@@ -28,7 +27,8 @@ def fetch(
 
     Args:
         name: Name of a dataset (see `DATASETS`), or a `Spec` of your own.
-        root: Folder to download to; by default the user's cache.
+        root: Folder to download to. By default the user's cache, or the folder with a damaged
+            copy, which is replaced.
         url: Web folder with the same files, to use instead of the official one.
         progress: Whether to report progress on stderr.
 
@@ -51,7 +51,7 @@ def fetch(
         if progress and locate(spec, root) is not None:
             problem = DataError.of(error.flaws)
             print(f"note: {problem}; downloading the published files", file=sys.stderr)
-        root = cache.folder() if root is None else Path(root)
+        root = download_folder(spec, root)
         base = (url or spec.url).rstrip("/")
         for file in spec.layouts[0].files:
             _retrieve(f"{base}/{Path(file.path).name}", file, root, progress, spec.size_limit)

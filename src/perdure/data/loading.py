@@ -289,6 +289,8 @@ class _Location(NamedTuple):
                 raise DataError.of(differing)
             self._check_arrays(arrays)
             return arrays
+        except _ProgressError as wrapped:
+            raise wrapped.error from None
         except OSError as error:
             problem = str(DataError.reading(error.filename or self.path, error))
         except DataError as error:
@@ -369,13 +371,24 @@ def _unreadable(contents: Contents) -> list[str]:
     return flaws
 
 
+class _ProgressError(BaseException):
+    """`on_progress` raised an exception, which says nothing about the files."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 def _counted(contents: Contents, spec: Spec, on_progress: OnProgress) -> Contents:
     """The same contents, with every file that is read reported."""
     total = min(len(contents), spec.train[0] + spec.test[0])
     numbers = itertools.count(1)
 
     def counted(read: Reader, limit: int | None = None) -> bytes:
-        on_progress(min(next(numbers), total), total)
+        try:
+            on_progress(min(next(numbers), total), total)
+        except Exception as error:
+            raise _ProgressError(error) from error
         return read(limit)
 
     return {path: partial(counted, read) for path, read in contents.items()}
@@ -387,6 +400,13 @@ def _find(spec: Spec, root: Path | str | None) -> list[_Location]:
         if found := _copies(spec, folder, all) or _copies(spec, folder, any)[:1]:
             return found
     return []
+
+
+def download_folder(spec: Spec, root: Path | str | None) -> Path:
+    """The folder to download a dataset to: that of a damaged copy, since `load` stops there."""
+    if found := _find(spec, root):
+        return found[0].root
+    return cache.folder() if root is None else Path(root)
 
 
 def _copies(spec: Spec, folder: Path, enough: Callable[[Iterable[bool]], bool]) -> list[_Location]:

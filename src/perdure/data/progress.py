@@ -38,6 +38,7 @@ def progress_bar(count: ProgressColumn, *, shown: bool, transient: bool = False)
 @contextlib.contextmanager
 def decoding_progress(name: str, *, shown: bool = True) -> Iterator[OnProgress]:
     """Show the progress of decoding many files: a bar on a terminal, a line elsewhere."""
+    from rich.markup import escape
     from rich.progress import MofNCompleteColumn
 
     lock = threading.Lock()
@@ -48,9 +49,9 @@ def decoding_progress(name: str, *, shown: bool = True) -> Iterator[OnProgress]:
             nonlocal task
             if not shown or total < MANY_FILES or (done % EVERY and done > 1):
                 return
-            with lock:
+            with lock, contextlib.suppress(OSError):  # the terminal is gone
                 if task is None:
-                    task = bar.add_task(f"decoding {name}", total=total)
+                    task = bar.add_task(escape(f"decoding {name}"), total=total)
                     if bar.disable:
                         print(f"decoding {name}: {total} files", file=sys.stderr, flush=True)
                 bar.update(task, completed=done)

@@ -16,7 +16,7 @@ import torch
 
 from perdure.processes import call_with_parent, leave_out_compiler
 from perdure.training.loop import Interrupted
-from perdure.training.signals import STOP_SIGNALS, Stop, graceful_stop
+from perdure.training.signals import STOP_SIGNALS, Stop, graceful_stop, handle
 
 
 class Failure(NamedTuple):
@@ -211,7 +211,7 @@ def _signals_blocked() -> Iterator[None]:
 def worker_main(channel: Connection[Any, Any], threads: int) -> None:
     """Worker main loop: execute tasks until there are none, or until asked to stop."""
     stop = Stop()
-    signal.signal(signal.SIGTERM, stop.request)
+    handle([signal.SIGTERM], stop.request)
     for signum in set(STOP_SIGNALS) - {signal.SIGTERM}:
         signal.signal(signum, signal.SIG_IGN)  # the parent handles it, and then sends SIGTERM
     torch.set_num_threads(threads)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -236,9 +236,11 @@ def as_name(value: Any) -> str | None:
     return as_text(value)
 
 
-def texts_of(values: Sequence[Any], name: str) -> list[str]:
-    """The values of a column that may have no gaps."""
-    found = [as_name(value) for value in values]
+def texts_of(
+    values: Sequence[Any], name: str, read: Callable[[Any], str | None] = as_name
+) -> list[str]:
+    """The values of a column that may have no gaps, as texts that `read` returns."""
+    found = [read(value) for value in values]
     if None in found:
         row = found.index(None)
         raise ValueError(

@@ -13,9 +13,9 @@ import torch
 from msgspec import Struct
 from torch import Tensor
 
-from perdure.arguments import as_list, is_unicode
+from perdure.arguments import as_list, is_list, is_unicode
 from perdure.files import read_bytes, write_atomic
-from perdure.streams.columns import as_text
+from perdure.streams.columns import as_name
 
 
 class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
@@ -48,7 +48,8 @@ class Encoder(Struct, frozen=True, kw_only=True, tag_field="kind"):
         Raises:
             ValueError: If these are not labels, or one has no name.
         """
-        found = np.asarray(labels.tolist() if isinstance(labels, Tensor) else list(labels))
+        values = labels.tolist() if isinstance(labels, Tensor) else labels
+        found = np.asarray(list(values) if is_list(values) else values)
         if found.ndim != 1 or (len(found) and found.dtype.kind not in "iu"):
             raise ValueError(
                 f"labels are {found.dtype} {list(found.shape)}; expected integers [n], such as "
@@ -122,7 +123,7 @@ def labels_of(
 
 def class_text(value: Any, classes: Container[str]) -> str | None:
     """A class that a user names, as text; None for a missing value that is not a class."""
-    return value if isinstance(value, str) and value in classes else as_text(value)
+    return value if isinstance(value, str) and value in classes else as_name(value)
 
 
 _WHOLE = re.compile(r"^(-?\d+)\.0+$")

@@ -60,6 +60,11 @@ def from_batches(
     parts = batches if isinstance(batches, Mapping) else {name: batches}
     if not parts:
         raise ValueError("the mapping from task names to batches is empty")
+    for part in parts.values():
+        if not (hasattr(part, "__iter__") or hasattr(part, "__getitem__")):
+            call = ", so call it" if callable(part) else ""
+            kind = type(part).__name__
+            raise ValueError(f"batches are of type {kind}; expected an iterable of batches{call}")
     shape = as_shape(shape)
     return Stream(
         name=name,

@@ -129,36 +129,24 @@ def from_image_folder(
     keys = range(n) if keep_together is None else [keep_together(image.path) for image in train]
     ids = as_ids(keys, n)
     held_out: list[Tensor] = []
-    peaks: list[int] = []
-    test = test_tasks = None
     found: list[_Image] = []
-
-    def read(images: Sequence[_Image], before: int) -> Tensor:
-        total = len(train) + len(found)
-        show = on_progress and (lambda done, _: on_progress(before + done, total))
-        inputs, found_peaks = read_images(reader, [image.path for image in images], show)
-        peaks.extend(found_peaks)
-        return inputs
-
     if divided and (root / "test").is_dir():
         if test_share is not None:
             raise ValueError(f"{root} has a folder test; omit test_share")
         found = _find(root / "test", by_folder)
-        test_labels = labels_of([image.label for image in found], names)
-        test = Samples(read(found, 0), test_labels)
-        test_tasks = [image.task for image in found] if by_folder else None
     else:
         held_out = layout.hold_out(labels, ids, TEST_SHARE if test_share is None else test_share)
-    inputs = read(train, len(found))
+    test_labels = labels_of([image.label for image in found], names)
+    inputs, peaks = read_images(reader, [image.path for image in (*found, *train)], on_progress)
     warn_of_low_values(peaks, str(root))
     return build_stream(
-        Samples(inputs, labels),
+        Samples(inputs[len(found) :], labels),
         layout,
         held_out,
         ids,
         reader,
-        test=test,
-        test_tasks=test_tasks,
+        test=Samples(inputs[: len(found)], test_labels) if found else None,
+        test_tasks=[image.task for image in found] if found and by_folder else None,
         name=name or root.resolve().name,
         augment=augment,
         normalise=normalise,

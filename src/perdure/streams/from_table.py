@@ -15,6 +15,7 @@ from perdure.arguments import as_count, as_list, check_choices
 from perdure.records import Samples
 from perdure.streams.columns import (
     are_row_numbers,
+    as_text,
     is_missing,
     is_unnamed,
     read_columns,
@@ -166,7 +167,9 @@ def from_table(
         layout = Layout.in_chunks(chunks, n)
     else:
         layout = Layout.by_classes(tasks, classes)
-    keys = range(n) if keep_together is None else texts_of(columns[keep_together], keep_together)
+    keys: Sequence[Any] = range(n)
+    if keep_together is not None:  # here, none is no name: it would keep unrelated rows together
+        keys = texts_of(columns[keep_together], keep_together, as_text)
     ids = as_ids(keys, n)
     share = 0.0 if test is not None else TEST_SHARE if test_share is None else test_share
     held_out = layout.hold_out(labels, ids, share)
@@ -256,8 +259,8 @@ def _warn_of_row_numbers(column: str, encoder: Encoder | None) -> None:
     """Warn of a column that contains the numbers of the rows."""
     remedy = "leave it out of features" if encoder is None else "create a new encoder without it"
     warnings.warn(
-        f"column {column!r} contains the numbers of the rows; a network can learn from them where "
-        f"the classes are in the table, and tests are then too optimistic: {remedy}",
+        f"column {column!r} contains the numbers of the rows; a network can learn the class of "
+        f"a row from its position, and tests are then too optimistic: {remedy}",
         stacklevel=3,
     )
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from perdure.arguments import as_count, is_list
 from perdure.records import Samples
-from perdure.streams.encoder import Encoder, class_text, find_place, first_names, places_of
+from perdure.streams.encoder import Encoder, class_text, labels_of
 from perdure.streams.from_tensors import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
@@ -55,19 +55,14 @@ class Layout:
             parts = as_count("tasks", tasks, len(classes), "classes")
             groups = [part.tolist() for part in torch.arange(len(classes)).tensor_split(parts)]
         else:
-            places = places_of(classes)
             groups = []
             for task in tasks:
                 if not is_list(task):
                     raise ValueError(
                         f"tasks has {task!r}; expected a list of classes for each task"
                     )
-                task = list(task)
-                group = [find_place(class_text(name, places) or str(name), places) for name in task]
-                if None in group:
-                    unknown, known = task[group.index(None)], first_names(classes)
-                    raise ValueError(f"tasks has the class {unknown!r}; the data has {known}")
-                groups.append([label for label in group if label is not None])
+                names = [class_text(name, classes) or str(name) for name in task]
+                groups.append(labels_of(names, classes, "the data").tolist())
             counts = Counter(label for group in groups for label in group)
             if twice := [classes[label] for label, count in counts.items() if count > 1]:
                 raise ValueError(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FrameType
 from typing import NoReturn
 
@@ -41,15 +42,57 @@ class Stop:
         """Request a stop (a signal handler)."""
         self.signum = signum
 
-    def request_or_exit(self, signum: int, frame: FrameType | None) -> None:
+    def request_or_terminate(self, signum: int, frame: FrameType | None) -> None:
         """Request a stop or, if one was requested already, terminate (a signal handler)."""
         if self.signum:
             terminate(signum, frame)
         self.signum = signum
 
 
+_handled: set[int] = set()
+"""The signals for which `handle` has installed a handler."""
+
+
+def handle(signals: Iterable[int], handler: Callable[[int, FrameType | None], None]) -> None:
+    """Install a handler in this process, but not in those that it forks."""
+    for signum in signals:
+        signal.signal(signum, handler)
+        _handled.add(signum)
+
+
+def _before_fork() -> None:
+    """Postpone the signals of a new process until its handlers are reset."""
+    _forking.mask = signal.pthread_sigmask(signal.SIG_BLOCK, _handled)
+
+
+def _after_fork() -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, _forking.mask)
+
+
+def _reset_in_child() -> None:
+    """Let a forked process, such as a worker of a user's DataLoader, be ended by its parent.
+
+    A terminal sends the other signals to all processes; this one continues until the parent stops.
+    """
+    if _handled:
+        signal.set_wakeup_fd(-1)  # the parent reads it
+    for signum in _handled:
+        ends = signum == signal.SIGTERM
+        signal.signal(signum, signal.SIG_DFL if ends else signal.SIG_IGN)
+    _handled.clear()
+    _after_fork()
+
+
+_forking = threading.local()
+"""The signals that were blocked before a fork, in its thread."""
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(
+        before=_before_fork, after_in_parent=_after_fork, after_in_child=_reset_in_child
+    )
+
+
 @contextlib.contextmanager
-def graceful_stop(on_request: Callable[[], None] = lambda: None) -> Iterator[Stop]:
+def graceful_stop(on_request: Callable[[], None] | None = None) -> Iterator[Stop]:
     """Turn the first of STOP_SIGNALS inside the block into a request to stop.
 
     Pass the result to `train` as `stop`. Outside the main thread no signal is handled. A block
@@ -70,12 +113,12 @@ def graceful_stop(on_request: Callable[[], None] = lambda: None) -> Iterator[Sto
     handled = [  # shells start background jobs ignoring SIGINT
         s for s, handler in previous.items() if handler not in (signal.SIG_IGN, None)
     ]
-    for signum in handled:
-        signal.signal(signum, stop.request_or_exit)
+    handle(handled, stop.request_or_terminate)
     try:
-        with _call_on_arrival(on_request, handled):
+        with _call_on_arrival(on_request, handled) if on_request else contextlib.nullcontext():
             yield stop
     finally:
+        _handled.clear()
         for signum, handler in previous.items():
             if handler is not None:  # None: not installed from Python
                 signal.signal(signum, handler)
