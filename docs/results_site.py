@@ -143,31 +143,36 @@ def json_files(rows: Sequence[Row]) -> dict[str, str]:
 def commit(row: Row) -> str:
     """The commit that stored the newest run of a row; a dash if the history is not available.
 
-    Files were renamed and rewritten since, so a run is recognised by its time, and a line of
-    mnist.jsonl by its mean.
+    Files were renamed and rewritten since, so a run is recognised by its time, and a line with
+    the mean of several runs by this mean and their time.
     """
-    numbers = [row.ours.mean]
+    keys: list[tuple[float | None, ...]] = [(row.ours.mean, row.seconds)]
     if row.setting is not None:
-        numbers = [run.timing.seconds or 0.0 for run in row.setting.runs]
+        keys = [(run.timing.seconds,) for run in row.setting.runs]
     commits = _commits()
-    found = [commits[str(number)] for number in numbers if str(number) in commits]
-    return max(found)[1] if len(found) == len(numbers) else "–"
+    found = [commits[key] for key in keys if key in commits]
+    return max(found)[1] if len(found) == len(keys) else "–"
 
 
 @functools.cache
-def _commits() -> dict[str, tuple[int, str]]:
-    """By mean or number with four decimals, the first commit with it: its place and its hash."""
+def _commits() -> dict[tuple[float | None, ...], tuple[int, str]]:
+    """By time, or mean and time, the first commit with it: its place and its hash."""
     if _git("rev-parse", "--is-shallow-repository") != "false":
         return {}
-    history = _git("log", "--reverse", "--format=commit %h", "-p", "-U0", "--", "results")
-    found: dict[str, tuple[int, str]] = {}
+    history = _git(
+        "log", "--reverse", "--format=commit %h", "-p", "-U0", "--", "results", "experiments"
+    )
+    found: dict[tuple[float | None, ...], tuple[int, str]] = {}
     place, name = 0, ""
     for line in history.splitlines():
         if line.startswith("commit "):
             place, name = place + 1, line.removeprefix("commit ")
         elif line.startswith("+"):
-            for number in re.findall(r'(?<="mean": )\d+\.\d+|\d+\.\d{4,}', line):
-                found.setdefault(number, (place, name))
+            times = [float(number) for number in re.findall(r'"seconds": (\d+\.?\d*)', line)]
+            for mean in re.findall(r'"mean": (\d+\.?\d*)', line):
+                found.setdefault((float(mean), *times), (place, name))
+            if len(times) == 1:
+                found.setdefault((times[0],), (place, name))
     return found
 
 

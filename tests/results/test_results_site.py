@@ -76,7 +76,10 @@ def test_tables_of_the_paper_that_contradict_each_other_are_named(site: ModuleTy
 def test_a_row_names_the_commit_that_stored_its_results(
     site: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if its file was rewritten or renamed later; a dash in a shallow clone."""
+    """Also if its file was rewritten or renamed later; a dash in a shallow clone.
+
+    Runs that were repeated with the same mean differ in their time.
+    """
     origin = tmp_path / "origin"
 
     def git(*words: str) -> str:
@@ -96,10 +99,15 @@ def test_a_row_names_the_commit_that_stored_its_results(
     means = sorted({row.ours.mean for row in site.stored()[0]}, key=lambda mean: len(str(mean)))
     first, second = means[-1], means[0]  # the second has few decimals
     rows = {row.ours.mean: replace(row, setting=None) for row in site.stored()[0]}
-    added = store("old.jsonl", f'{{"hash": "a", "mean": {first}}}\n')
+
+    def line(mean: float, code: str, more: float = 0) -> str:
+        return json.dumps({"hash": code, "mean": mean, "seconds": rows[mean].seconds + more}) + "\n"
+
+    store("old.jsonl", line(first, "a", more=1))  # an earlier run, with the same mean
+    added = store("old.jsonl", line(first, "a"))
     git("mv", "results/old.jsonl", "results/new.jsonl")
-    store("new.jsonl", f'{{"hash": "b", "mean": {first}}}\n')
-    later = store("more.jsonl", f'{{"mean": {second}}}\n')
+    store("new.jsonl", line(first, "b"))
+    later = store("more.jsonl", line(second, "a"))
     git("clone", "-q", "--depth", "1", f"file://{origin}", str(tmp_path / "shallow"))
 
     for root, expected in ((origin, [added, later]), (tmp_path / "shallow", ["–", "–"])):
