@@ -88,17 +88,16 @@ class FDR(ReplayLearner):
         Args:
             samples: Training samples of the task.
         """
-        inputs, labels = self._check_batch(samples.inputs, samples.labels)
-        assert self._input_spec is not None  # the batch has been checked
-        shape = len(labels), self._input_spec.classes
+        assert self._input_spec is not None  # the samples have been checked
+        shape = len(samples.labels), self._input_spec.classes
         logits_like = torch.empty(shape, dtype=self._dtype, device="meta")
-        self.memory.reserve(Samples(inputs, labels, logits_like))
+        self.memory.reserve(samples._replace(logits=logits_like))
         share = self.memory.next_share
         if share == 0:  # more tasks than rows: older tasks keep their samples
             return
         batches = -(-share // self.memory_batch)
-        order = torch.randperm(len(labels), generator=self.choice, device=self.device)
-        chosen = Samples(inputs, labels).rows(order[: batches * self.memory_batch])
+        order = torch.randperm(len(samples.labels), generator=self.choice, device=self.device)
+        chosen = samples.rows(order[: batches * self.memory_batch])
         batches = -(-len(chosen.labels) // self.memory_batch)
         with torch.no_grad():
             # Batches of nearly equal size: BatchNorm cannot normalise a last batch of one.

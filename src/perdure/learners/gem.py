@@ -68,7 +68,7 @@ class ProjectedGradient(Learner):
         Raises:
             ValueError: If the samples do not fit the network, or if more than `tasks` tasks end.
         """
-        self.memory.add(Samples(*self._check_batch(samples.inputs, samples.labels)))
+        self.memory.add(samples)
 
     def gradient(self, x: Inputs, y: Tensor) -> Tensor:
         """Return ∇ CE(f(x), y) with respect to the trained parameters, as one vector.

@@ -136,7 +136,6 @@ class ICaRL(Learner):
         Args:
             samples: Training samples of the task.
         """
-        samples = Samples(*self._check_batch(samples.inputs, samples.labels))
         previous = self.previous
         changed = [*previous.network.parameters(), previous.means, previous.known, self.new]
         save_tensors(self, changed)

@@ -101,7 +101,11 @@ def _guarded(method: Callable[[L, Samples], None]) -> Callable[[L, Samples], Non
     @wraps(method)
     def execute(self: L, samples: Samples) -> None:
         Learner.end_task(self, samples)
-        self.undo_on_failure(partial(method, self, samples))
+
+        def change() -> None:
+            method(self, Samples(*self._check_batch(samples.inputs, samples.labels)))
+
+        self.undo_on_failure(change)
         self._task_ended = True
 
     return execute
@@ -344,8 +348,8 @@ class Learner(Undoable, ABC):
     def end_task(self, samples: Samples) -> None:
         """Called when a task ends. By default, only checks that its argument is `Samples`.
 
-        As with `observe`, the learner is as it was before after any exception, also if a subclass
-        overrides this method.
+        As with `observe`, the learner is as it was before after any exception. A method that
+        overrides this receives samples that have been checked and are on the learner's device.
 
         Args:
             samples: Training samples of the task: `Samples(inputs, labels)` with inputs and labels
