@@ -1,12 +1,14 @@
 """Accuracy of CLS-ER on short streams against the size of their batches.
 
     python experiments/small_batches.py digits
+    python experiments/small_batches.py class-by-class
     python experiments/small_batches.py choose --data DIR [--results experiments/FILE.jsonl]
 
 `digits`: one pass over scikit-learn's digits in four tasks of new classes, an MLP, a buffer of 200,
 plain SGD and library defaults; five seeds. Prints one JSON line for each batch size and setting:
 accuracy in percent of the default predictor and of the working network on all classes, and on the
-classes of the last task.
+classes of the last task. `class-by-class`: the same with ten tasks of one class each, and with
+standardised inputs, with which a network learns a class in fewer steps.
 
 `choose`: CLS-ER with shorter windows, and with the default ones, against ER on the data sets used
 to choose the defaults; an MLP, SGD and Adam, three seeds. DIR is that of benchmarks/own_data.py.
@@ -35,6 +37,7 @@ from perdure.results.table import Spread
 HERE = Path(__file__).parent
 BENCHMARK = runpy.run_path(str(HERE.parent / "benchmarks" / "own_data.py"))
 TASKS = ((0, 1, 2), (3, 4), (5, 6, 7), (8, 9))
+ONE_BY_ONE = tuple((label,) for label in range(10))
 BATCHES = (1, 2, 4, 8, 16, 32)
 SEEDS = 5
 SETTINGS: dict[str, tuple[type[Learner], dict[str, Any]]] = {
@@ -61,7 +64,14 @@ def percent(right: Tensor) -> float:
     return 100 * float(right.float().mean())
 
 
-def run(kind: type[Learner], given: dict[str, Any], batch: int, seed: int) -> list[float]:
+def run(
+    kind: type[Learner],
+    given: dict[str, Any],
+    batch: int,
+    seed: int,
+    tasks: tuple[tuple[int, ...], ...],
+    standardise: bool,
+) -> list[float]:
     """Accuracies after one run, of both predictors: on all classes, on those of the last task."""
     draws = torch.Generator().manual_seed(seed)
     data = load_digits()
@@ -69,15 +79,18 @@ def run(kind: type[Learner], given: dict[str, Any], batch: int, seed: int) -> li
     labels = torch.tensor(data.target, dtype=torch.int64)
     order = torch.randperm(len(labels), generator=draws)
     train, test = order[: len(order) * 4 // 5], order[len(order) * 4 // 5 :]
+    if standardise:
+        deviation, mean = torch.std_mean(inputs[train], dim=0, correction=0)
+        inputs = (inputs - mean) / torch.where(deviation > 0, deviation, 1)
     torch.manual_seed(seed)
     network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     learner = kind(network, seed=seed, **given)
-    for classes in TASKS:
+    for classes in tasks:
         rows = train[torch.isin(labels[train], torch.tensor(classes))]
         for chosen in torch.split(rows, batch):
             learner.observe(inputs[chosen], labels[chosen])
     predictors = [*learner.predictors().values()]
-    last = torch.isin(labels[test], torch.tensor(TASKS[-1]))
+    last = torch.isin(labels[test], torch.tensor(tasks[-1]))
     found = []
     for predict in (predictors[0], predictors[-1]):
         right = predict(inputs[test]).argmax(1) == labels[test]
@@ -85,11 +98,11 @@ def run(kind: type[Learner], given: dict[str, Any], batch: int, seed: int) -> li
     return found
 
 
-def digits() -> None:
+def digits(tasks: tuple[tuple[int, ...], ...], *, standardise: bool) -> None:
     """Print a line for each batch size and setting."""
     for batch in BATCHES:
         for name, (kind, given) in SETTINGS.items():
-            runs = [run(kind, given, batch, seed) for seed in range(SEEDS)]
+            runs = [run(kind, given, batch, seed, tasks, standardise) for seed in range(SEEDS)]
             columns = ("accuracy", "last_task", "working", "working_last_task")
             row: dict[str, Any] = {"batch": batch, "setting": name}
             for column, values in zip(columns, zip(*runs, strict=True), strict=True):
@@ -229,15 +242,17 @@ def choose(data: Path, results: Path) -> None:
 
 
 def main() -> None:
-    """Run one of the two."""
+    """Run one of the three."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("what", choices=("digits", "choose"))
+    parser.add_argument("what", choices=("digits", "class-by-class", "choose"))
     parser.add_argument("--data", type=Path)
     parser.add_argument("--results", type=Path, default=HERE / "small_batches_choice.jsonl")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.what == "digits":
-        digits()
+        digits(TASKS, standardise=False)
+    elif arguments.what == "class-by-class":
+        digits(ONE_BY_ONE, standardise=True)
     elif arguments.data is None:
         parser.error("choose needs --data")
     else:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from perdure.learners import CLSER, MeanER
@@ -569,10 +570,48 @@ def test_lag_on_the_newest_stored_samples_counts() -> None:
             learner.check_progress()
 
 
+def test_a_class_that_only_the_working_network_recognises_is_named_when_predicting() -> None:
+    learner = CLSER(nn.Linear(8, 4), buffer_size=100)
+    (inputs, _), *_ = batches = learnable(40)
+    for x, y in batches:
+        learner.observe(x, y)
+    learner.predict(inputs)  # a warning would be an error
+    constant(learner.stable.network, [1.0, 0.0, 0.0, 0.0])
+    learner.predict(inputs)  # too few batches since the last check
+    learner._checked = 8
+    trained = copy.deepcopy(learner.network.state_dict())
+    constant(learner.network, [0.0, 0.0, 1.0, 0.0])
+    learner.predict(inputs)  # both know one class of four
+    learner.network.load_state_dict(trained)
+    learner._checked = 8
+    before = as_bytes(learner.state_dict(), {})
+    with pytest.warns(UserWarning, match=r"class 1\D.*stable_window to 0\.01") as found:
+        learner.predict(inputs)
+    assert found[0].filename == __file__
+    assert as_bytes(learner.state_dict(), {}) == before
+    learner._checked = 8
+    learner.predict(inputs)
+
+
+def test_a_short_stream_that_ends_with_a_new_class_produces_a_warning() -> None:
+    digits = load_digits()
+    inputs = torch.tensor(digits.data - digits.data.mean(0), dtype=torch.float32) / 6
+    labels = torch.tensor(digits.target)
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    learner = CLSER(network, buffer_size=200)
+    for rows in torch.split(labels.argsort(stable=True), 16):
+        learner.observe(inputs[rows], labels[rows])
+    with pytest.warns(UserWarning, match="of class 9,"):
+        learner.predict(inputs)
+
+
 def test_memory_that_keeps_up_is_not_reported() -> None:
     learner = CLSER(nn.Linear(8, 4), buffer_size=100)
-    for inputs, labels in learnable(300):  # a warning would be an error
+    for number, (inputs, labels) in enumerate(learnable(300)):  # a warning would be an error
         learner.observe(inputs, labels)
+        if number % 20 == 0:
+            learner.predict(inputs)
 
 
 def test_fit_reports_a_memory_that_lags_behind() -> None:

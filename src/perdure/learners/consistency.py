@@ -23,6 +23,11 @@ _LAG = 0.1
 _LAG_CHECKS = 3
 """Successive checks that must show a lag before there is a warning."""
 _LAG_SAMPLES = 256
+"""Stored samples that a check evaluates."""
+_CLASS_LAG = 0.3
+"""Difference in the recall of a class from which a prediction produces a warning."""
+_CLASS_SAMPLES = 10
+"""Stored samples of a class that its recall requires."""
 
 
 class ReplayLogits(NamedTuple):
@@ -81,7 +86,9 @@ class ConsistentReplay(ReplayLearner):
     memory: Reservoir
     consistency_weight: float
     _lags = 0
-    """Successive checks that showed a lag; -1 after the warning."""
+    """Successive checks that showed a lag; -1 after a warning."""
+    _checked = 8
+    """Batches observed until the last check of the classes; the next one follows after as many."""
     _shared_draws: _SharedDraws | None = None
     """Draws of the current step; None outside of `step` and if `_may_share_draws` is false."""
 
@@ -167,29 +174,67 @@ class ConsistentReplay(ReplayLearner):
 
         Compares their accuracy on stored samples.
         """
-        stored = self.memory.contents()
-        if stored is None or self._lags < 0:
+        if self._lags < 0 or (checked := self._check_stored()) is None:
             return
+        accuracy, working = checked[1].float().mean(1).tolist()
+        self._lags = self._lags + 1 if working - accuracy > _LAG else 0
+        if self._lags == _LAG_CHECKS:
+            self._warn_of_lag(
+                f"classifies {accuracy:.0%} of the stored samples correctly, the working network "
+                f"{working:.0%}"
+            )
+
+    def check_prediction(self) -> None:
+        """Warn once if the memory that predicts does not recognise a class that is learned.
+
+        Compares the recall of each class on stored samples, when twice as many batches have been
+        observed as at the last check. Short streams that end with a new class may end with such a
+        lag. There is no warning if the memory is better in the mean over all classes.
+        """
+        super().check_prediction()
+        if self._lags < 0 or self._observed < 2 * self._checked:
+            return
+        self._checked = self._observed
+        if (checked := self._check_stored()) is None:
+            return
+        labels, correct = checked
+        count = labels.bincount()
+        right = [labels[row].bincount(minlength=len(count)) for row in correct]
+        recall, working = torch.stack(right) / count
+        lag = torch.where(count >= _CLASS_SAMPLES, working - recall, 0)
+        if lag.max() > _CLASS_LAG and lag.sum() > 0:  # not if it is better in the mean
+            worst = int(lag.argmax())
+            self._warn_of_lag(
+                f"recognises {recall[worst]:.0%} of the stored samples of class {worst}, the "
+                f"working network {working[worst]:.0%}"
+            )
+
+    def _check_stored(self) -> tuple[Tensor, Tensor] | None:
+        """Predict stored samples; None if there are none.
+
+        Returns:
+            Their labels [n], and boolean [2, n]: whether the memory that predicts and the working
+            network are right.
+        """
+        stored = self.memory.contents()
+        if stored is None:
+            return None
         # From all rows: until the memory is full, the first ones are the oldest.
         every = -(-self.memory.filled // _LAG_SAMPLES)
         samples = stored.map(lambda rows: rows[::every].contiguous()).to(self.device)
-        predictors = self.predictors()
-        name = next(iter(predictors))
-        accuracy = {
-            key: float((predictors[key](samples.inputs).argmax(1) == samples.labels).float().mean())
-            for key in (name, "working")
-        }
-        lags = accuracy["working"] - accuracy[name] > _LAG
-        self._lags = self._lags + 1 if lags else 0
-        if self._lags == _LAG_CHECKS:
-            self._lags = -1
-            setting = "window" if name == "mean" else f"{name}_window"
-            memory: SemanticMemory = getattr(self, name)
-            remedy = "0.05" if memory.window is None else f"less than {memory.window:g}"
-            warnings.warn(
-                f"the {name} memory, which predicts, lags behind the working network: after "
-                f"{int(self.steps)} steps it classifies {accuracy[name]:.0%} of the stored samples "
-                f"correctly, the working network {accuracy['working']:.0%}; set {setting} to "
-                f"{remedy}, or train for more steps",
-                stacklevel=3,
-            )
+        memory, *_, working = self.predictors().values()
+        scores = torch.stack([memory(samples.inputs), working(samples.inputs)])
+        return samples.labels, scores.argmax(2) == samples.labels
+
+    def _warn_of_lag(self, evidence: str) -> None:
+        self._lags = -1
+        name = next(iter(self.predictors()))
+        setting = "window" if name == "mean" else f"{name}_window"
+        memory: SemanticMemory = getattr(self, name)
+        remedy = "0.05" if memory.window is None else f"{memory.window / 5:g}"
+        warnings.warn(
+            f"the {name} memory, which predicts, lags behind the working network: after "
+            f"{int(self.steps)} steps it {evidence}; set {setting} to {remedy}, train for more "
+            "steps, or predict with predictors()['working']",
+            stacklevel=6,
+        )

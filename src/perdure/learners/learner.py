@@ -637,15 +637,17 @@ class Learner(Undoable, ABC):
         check_inputs(inputs, self._input_spec, values=True)
         if self._input_spec is None:
             self._find_spec(inputs)
-        self._check_boundaries()
+        self.check_prediction()
         try:
             return next(iter(self.predictors().values()))(to_device(inputs, self.device))
         except Exception as error:
             _explain(error)
             raise
 
-    def _check_boundaries(self) -> None:
-        """Warn once if the method needs task boundaries and many batches came without one.
+    def check_prediction(self) -> None:
+        """Warn of problems that matter when predictions are made; `predict` calls this.
+
+        By default, warns once if the method needs task boundaries and many batches came without.
 
         Whether the first task has ended is not known here. Training may be in it for long, so
         `observe` does not warn; predictions are usually made when tasks have ended. Those that
