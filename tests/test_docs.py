@@ -266,5 +266,6 @@ def test_pages_fit_the_screen_and_load_nothing_from_other_hosts(
                 page = open_page(f"http://127.0.0.1:{server.server_port}/{path}", width=width)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width
                 assert page.locator("h1").count() == 1
+                page.wait_for_load_state("networkidle")  # before the server ends
         finally:
             server.shutdown()
