@@ -7,7 +7,7 @@ import itertools
 import logging
 import os
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -397,7 +397,10 @@ def _counted(contents: Contents, spec: Spec, on_progress: OnProgress) -> Content
 def _find(spec: Spec, root: Path | str | None) -> list[_Location]:
     """Copies in the first folder with files of the dataset: the complete ones, or the first."""
     for folder in _roots(spec, root):
-        if found := _copies(spec, folder, all) or _copies(spec, folder, any)[:1]:
+        if (
+            found := _copies(spec, folder, complete=True)
+            or _copies(spec, folder, complete=False)[:1]
+        ):
             return found
     return []
 
@@ -409,8 +412,9 @@ def download_folder(spec: Spec, root: Path | str | None) -> Path:
     return cache.folder() if root is None else Path(root)
 
 
-def _copies(spec: Spec, folder: Path, enough: Callable[[Iterable[bool]], bool]) -> list[_Location]:
-    """The copies in a folder that have enough of their files: `all` or `any`."""
+def _copies(spec: Spec, folder: Path, *, complete: bool) -> list[_Location]:
+    """The copies in a folder that have all of their files, or any of them."""
+    enough = all if complete else any
     return [
         _Location(spec, folder, layout)
         for layout in spec.layouts

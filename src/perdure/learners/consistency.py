@@ -138,11 +138,9 @@ class ConsistentReplay(ReplayLearner):
         return self.with_shared_draws(lambda: self.logits(x_m)), self.logits(x)
 
     def _may_share_draws(self) -> bool:
-        """Whether several networks may draw, and outside of CUDA graphs, which repeat no draws."""
-        if self.forward_batches.per_sample:
-            return False
+        """Whether networks may draw and no CUDA graph is being captured: it could not repeat draws."""
         captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
-        return not captured
+        return not (captured or self.forward_batches.per_sample)
 
     @abstractmethod
     def replay_logits(self, x: Inputs, y: Tensor) -> ReplayLogits:

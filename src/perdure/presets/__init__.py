@@ -65,7 +65,7 @@ class Preset:
 
     @property
     def is_published(self) -> bool:
-        """Whether the values were published for this stream, unlike borrowed or searched ones."""
+        """Whether the values were published, unlike those found by a search."""
         return self.source.startswith(("paper,", "released with the published code"))
 
 

@@ -338,7 +338,7 @@ class Stream:
 
 
 def _join_one_by_one(parts: Iterator[Samples], size: int) -> Samples:
-    """The samples of all parts, `size` in total; the parts are not in memory at the same time.
+    """The samples of all parts, `size` in total; at most two parts are in memory at a time.
 
     Raises:
         ValueError: If the parts have another size, or inputs of different shapes or dtypes.
