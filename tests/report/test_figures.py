@@ -165,6 +165,18 @@ def test_memory_by_class_for_methods_with_a_memory(found: dict[str, Figure]) -> 
     assert len({layer.style.colour for layer in clser.layers}) == 10
 
 
+def test_a_memory_that_stayed_empty_has_no_chart(tmp_path: Path) -> None:
+    for method, stored in (("gem", 0), ("er", 5)):
+        folder = made.make_run(tmp_path, method=method)
+        events = [{"event": "memory", "step": step, "classes": [stored]} for step in (100, 200)]
+        ages = {"event": "ages", "step": 200, "edges": [1, 2], "stable": [0], "total": [0]}
+        lines = "".join(f"{json.dumps(event)}\n" for event in [*events, ages])
+        (folder / "events.jsonl").write_text(lines)
+    shown = {f.name: f for f in figures(made.comparison(tmp_path), "500")}
+    assert [chart.title for chart in shown["s-mnist-500-memory"].charts] == ["ER"]
+    assert "s-mnist-500-replay-sources" not in shown
+
+
 def test_final_accuracy_next_to_the_published_one(tmp_path: Path) -> None:
     made.make_runs(tmp_path)
     figure = overview(made.comparison(tmp_path))

@@ -138,6 +138,8 @@ def _by_age(setting: Setting) -> list[Chart]:
     stable = sums([[*e.stable, *[0] * (bins - len(e.stable))] for e in found])
     total = sums([[*e.total, *[0] * (bins - len(e.total))] for e in found])
     kept = [i for i in range(bins) if total[i]]
+    if not kept:
+        return []
     return [
         Bars(
             f"{setting.config.method_title}, by age",
@@ -167,12 +169,14 @@ def memory(settings: Sequence[Setting]) -> Figure | None:
         if len(events) < 2 or not 0 < width <= MAX_CLASSES:
             continue
         counts = [[*e.classes, *[0] * (width - len(e.classes))] for e in events]
-        most = max(most, width)
         layers = tuple(
             Series(class_label(setting, i, "class {}"), Style(shade), tuple(map(float, column)))
             for i, (shade, *column) in enumerate(zip(_shades(width), *counts, strict=True))
             if any(column)
         )
+        if not layers:  # the memory stayed empty
+            continue
+        most = max(most, width)
         steps = tuple(float(e.step) for e in events)
         charts.append(Areas(setting.config.method_title, "step", "samples", steps, layers))
     shades = ", from the first class (dark) to the last (light)" if most > MAX_LEGEND else ""
