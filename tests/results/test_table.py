@@ -268,6 +268,8 @@ def figure(mean: float, std: float | None, table: str = "1") -> Figure:
         (Spread(78.4, None, 1), figure(80.0, None), "below"),
         (Spread(76.1, 2.0, 2), figure(80.0, 5.0), "agrees"),  # two standard errors are 4.2
         (Spread(75.7, 2.0, 2), figure(80.0, 5.0), "below"),
+        (Spread(84.1, None, 1), figure(80.0, 2.0), "agrees"),  # a spread of 2 is assumed
+        (Spread(84.3, None, 1), figure(80.0, 2.0), "above"),
     ],
 )
 def test_results_agree_within_a_tolerance_or_two_standard_errors(

@@ -23,7 +23,8 @@ from perdure.results.table import (
 
 AGREES = (
     f"Results agree if they differ by at most {TOLERANCE:g} percentage points or two standard "
-    "errors, whichever is larger."
+    "errors, whichever is larger. For a single seed, the published standard deviation replaces its "
+    "unknown one."
 )
 NETWORKS = ("stable", "plastic", "working")
 

@@ -88,7 +88,8 @@ class Verdict(NamedTuple):
     """How our mean compares with a published one.
 
     They agree if they differ by at most 1.5 percentage points or two standard errors of the
-    difference, whichever is larger.
+    difference, whichever is larger. For a single seed of ours, the published standard deviation
+    stands in for the unknown one.
     """
 
     difference: float
@@ -98,7 +99,8 @@ class Verdict(NamedTuple):
 def verdict(ours: Spread, figure: Figure) -> Verdict:
     """Compare our result with a published figure."""
     theirs = published_spread(figure)
-    allowed = max(TOLERANCE, 2 * math.hypot(ours.error or 0.0, theirs.error or 0.0))
+    error = theirs.std if ours.seeds == 1 else ours.error
+    allowed = max(TOLERANCE, 2 * math.hypot(error or 0.0, theirs.error or 0.0))
     difference = ours.mean - theirs.mean
     if abs(difference) <= allowed:
         return Verdict(difference, "agrees")
