@@ -84,6 +84,15 @@ def published_spread(figure: Figure) -> Spread:
     return Spread(figure.mean, figure.std, 1 if figure.std is None else runs)
 
 
+def published_texts(figures: Sequence[Figure]) -> list[str]:
+    """Published figures as tables show them; several with the paper's table that each is from."""
+    several = len(figures) > 1
+    return [
+        f"{published_spread(figure)}{f' (Table {figure.table})' if several else ''}"
+        for figure in figures
+    ]
+
+
 class Verdict(NamedTuple):
     """How our mean compares with a published one.
 
