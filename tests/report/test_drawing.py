@@ -120,6 +120,16 @@ def test_a_logarithmic_axis_of_any_length_has_numbers(low: float, high: float) -
     assert len([mark for mark in marks if low <= float(mark) <= high]) >= 2
 
 
+def test_bars_of_one_colour_are_told_apart() -> None:
+    solid, light = (
+        inline_svg(Bars("", "", "", ("a",), (Series("", style, (1.0,)),)), "x", "x")
+        for style in (Style("blue"), Style("blue", "dashdot"))
+    )
+    assert "fill-opacity" not in solid
+    assert "fill: var(--blue); fill-opacity" in light
+    assert "stroke: var(--blue)" in light
+
+
 def test_a_legend_with_too_many_entries_is_left_out() -> None:
     layers = [Series(f"class {i}", Style("blue"), (1.0, 1.0)) for i in range(30)]
     few, many = (

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from perdure import catalog
 from perdure.report.charts import Areas, Bars, Curves, Dots, Figure, HeatMap, Reliability
 from perdure.report.figures import figures, overview
+from perdure.report.figures.common import method_style
 from perdure.report.figures.training import MAX_POINTS, metric
 from perdure.results import RunRecord, read_run
 from perdure.results.records import MetricsEvent
@@ -212,6 +214,13 @@ def test_a_figure_is_plain_json(found: dict[str, Figure]) -> None:
         assert data["title"] == figure.title
     first = found["tasks"].to_json()["charts"][0]
     assert first["values"][0] == (97.0, 0.0, None, None, None)
+
+
+def test_methods_are_told_apart() -> None:
+    styles = {method: method_style(method) for method in catalog.METHODS}
+    assert len(set(styles.values())) == len(styles)
+    assert {style.dash for style in styles.values()} == {"solid", "dashdot"}  # others: networks
+    assert method_style("my:Method") == method_style("my:Method")
 
 
 def test_legends_name_each_series_once(found: dict[str, Figure]) -> None:

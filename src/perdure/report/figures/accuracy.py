@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.catalog import STREAMS
-from perdure.report.charts import Dot, Dots, Figure, HeatMap, Style, Values
+from perdure.report.charts import Dot, Dots, Figure, HeatMap, Values
 from perdure.report.figures.common import (
     MAX_CELLS,
     class_label,
-    colour,
     figure,
     mean_matrix,
+    method_style,
     networks,
 )
 from perdure.results.table import Comparison, Setting, slug
@@ -30,7 +30,7 @@ def overview(comparison: Comparison) -> Figure | None:
         if ours is not None:
             published = setting.figures()[:1]
             mean, std = (published[0].mean, published[0].std) if published else (None, None)
-            style = Style(colour(setting.config.method))
+            style = method_style(setting.config.method)
             dots.append(Dot(setting.label, style, ours.mean, ours.std, mean, std))
     if len(dots) < 2:
         return None
@@ -46,6 +46,7 @@ def overview(comparison: Comparison) -> Figure | None:
 def lowest(dots: Sequence[Dot]) -> float | None:
     """The lowest mean to draw to scale; None to draw all of them.
 
+    >>> from perdure.report.charts import Style
     >>> style = Style("blue")
     >>> lowest([Dot(str(m), style, m, None, None, None) for m in (19.6, 86.0, 92.0)])
     86.0

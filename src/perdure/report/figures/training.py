@@ -19,7 +19,7 @@ from perdure.report.charts import (
     Series,
     Style,
 )
-from perdure.report.figures.common import class_label, colour, figure, mean_curve, sums
+from perdure.report.figures.common import class_label, figure, mean_curve, method_style, sums
 from perdure.results.records import (
     AgesEvent,
     EvaluationEvent,
@@ -90,7 +90,7 @@ def _lines(
         if curves := _aligned([curve(run) for run in setting.runs]):
             mean, std = mean_curve([one.values for one in curves])
             window = f", last {setting.prequential_window:,}" if name_windows else ""
-            label, style = setting.config.method_title, Style(colour(setting.config.method))
+            label, style = setting.config.method_title, method_style(setting.config.method)
             lines.append(Line(label + window, style, curves[0].steps, mean, std))
     return tuple(lines)
 
