@@ -26,7 +26,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Figure]:
     made.make_run(root, seed=1)
     made.make_run(root, method="er")
     comparison = made.comparison(root)
-    first = overview(comparison)
+    first = overview(made.section(root))
     assert first is not None
     return [first, *figures(comparison, "500")]
 

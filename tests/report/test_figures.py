@@ -181,7 +181,7 @@ def test_a_memory_that_stayed_empty_has_no_chart(tmp_path: Path) -> None:
 
 def test_final_accuracy_next_to_the_published_one(tmp_path: Path) -> None:
     made.make_runs(tmp_path)
-    figure = overview(made.comparison(tmp_path))
+    figure = overview(made.section(tmp_path))
     assert figure is not None
     (dots,) = figure.charts
     assert isinstance(dots, Dots)

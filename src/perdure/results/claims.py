@@ -91,7 +91,9 @@ def check_claims(collection: Collection) -> list[Claim]:
     """
     cases = [
         _Case(
-            f"{comparison.name}, buffer {buffer}" if buffer else comparison.name,
+            comparison.name
+            if comparison.detail or not buffer
+            else f"{comparison.name}, buffer {buffer}",
             comparison.by_method(buffer),
             [setting for setting in comparison.settings if setting.config.buffer == buffer],
         )

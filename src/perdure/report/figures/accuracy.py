@@ -14,18 +14,18 @@ from perdure.report.figures.common import (
     method_style,
     networks,
 )
-from perdure.results.table import Comparison, Setting, slug
+from perdure.results.table import Section, Setting, on_different_streams, slug
 
 _IN_FULL = ("clser", "mean-er")
 FAR = 2.0
 """The lowest mean is off the scale if its distance is this many times the range of the others."""
 
 
-def overview(comparison: Comparison) -> Figure | None:
+def overview(section: Section) -> Figure | None:
     """The accuracy of every setting next to the published one; without tests, prequential."""
     dots = []
-    tested = any(setting.spread() for setting in comparison.settings)
-    for setting in comparison.settings:
+    tested = any(setting.spread() for setting in section.settings)
+    for setting in section.settings:
         ours = setting.spread() if tested else setting.prequential()
         if ours is not None:
             published = setting.figures()[:1]
@@ -37,10 +37,12 @@ def overview(comparison: Comparison) -> Figure | None:
     caption = "Points are means over seeds, bars one standard deviation."
     if any(dot.published_mean is not None for dot in dots):
         caption += " Hollow diamonds are the published means, grey bars their standard deviations."
+    if on_different_streams(section.settings):
+        caption += " The settings are on different streams, as the table says."
     title = "Final accuracy" if tested else "Prequential accuracy"
     axis = f"{'accuracy after the last task' if tested else 'accuracy on the stream'}, percent"
     chart = Dots("", axis, tuple(dots), lowest(dots))
-    return figure(f"{slug(comparison.name)}-accuracy", title, caption, [chart])
+    return figure(f"{slug(section.name)}-accuracy", title, caption, [chart])
 
 
 def lowest(dots: Sequence[Dot]) -> float | None:
