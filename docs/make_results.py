@@ -32,7 +32,14 @@ from perdure.experiment.grid import read_grid
 from perdure.presets import Figure, has_own_stream, published_code_figures, readme_figures
 from perdure.results import Spread, collect, verdict
 from perdure.results.claims import over_seeds
-from perdure.results.table import Setting, figures_for, published_spread, signed, spread_text
+from perdure.results.table import (
+    Setting,
+    figures_for,
+    published_spread,
+    published_texts,
+    signed,
+    spread_text,
+)
 from perdure.results.terminal import ANALYSES
 
 ROOT = Path(__file__).parents[1]
@@ -196,11 +203,7 @@ def _row(config: RunConfig, summary: Mapping[str, Any], files: Mapping[str, Path
 def published(row: Row) -> str:
     """The figures of the paper and, if measured, of the published code."""
     config = row.config
-    figures = row.compared
-    parts = [
-        f"{published_spread(figure)}{f' (Table {figure.table})' if len(figures) > 1 else ''}"
-        for figure in figures
-    ]
+    parts = published_texts(row.compared)
     parts += [
         f"{published_spread(figure)} (published code)"
         for figure in published_code_figures()

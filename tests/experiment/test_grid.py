@@ -92,6 +92,16 @@ def test_a_method_that_the_table_lacks_is_added() -> None:
     assert [str(cell) for cell in alone.cells] == ["sgd on s-mnist"]  # once: it has no buffers
 
 
+def test_added_methods_are_listed_with_the_others_on_their_stream() -> None:
+    names = ["s-mnist", "p-mnist"]
+    part = select(paper_grid("table1"), streams=names, methods=["er", "er-ace"])
+    streams = [cell.stream for cell in part.cells]
+    assert streams == sorted(streams, key=names.index)
+    assert {(cell.stream, cell.method) for cell in part.cells} == {
+        (stream, method) for stream in names for method in ("er", "er-ace")
+    }
+
+
 def test_an_added_method_sees_the_stream_of_the_others(tmp_path: Path) -> None:
     methods = ["er", "er-ace", "joint"]
     fixed = select(paper_grid("table3"), methods=methods, buffer_sizes=[200], stream_seed="7")

@@ -10,6 +10,7 @@ from typing import Any
 from perdure.config import RunConfig, default_hyperparameters
 from perdure.files import write_json
 from perdure.results import Comparison, RunFolder, collect
+from perdure.results.table import Section
 
 NETWORKS = {
     "clser": ("stable", "plastic", "working"),
@@ -181,4 +182,10 @@ def make_runs(root: Path, *, seeds: int = 3, **settings: Any) -> Path:
 def comparison(root: Path) -> Comparison:
     """The only comparison of the runs below a folder."""
     (found,) = collect([root]).comparisons
+    return found
+
+
+def section(root: Path) -> Section:
+    """The only section of the runs below a folder."""
+    (found,) = collect([root]).sections
     return found

@@ -26,7 +26,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> list[Figure]:
     made.make_run(root, seed=1)
     made.make_run(root, method="er")
     comparison = made.comparison(root)
-    first = overview(comparison)
+    first = overview(made.section(root))
     assert first is not None
     return [first, *figures(comparison, "500")]
 
@@ -118,6 +118,16 @@ def test_a_logarithmic_axis_of_any_length_has_numbers(low: float, high: float) -
     shown = [text.replace("−", "-") for text in texts(inline_svg(chart, "x", "x"))]
     marks = [text for text in shown if text not in ("0.0", "0.2", "0.4", "0.6", "0.8", "1.0")]
     assert len([mark for mark in marks if low <= float(mark) <= high]) >= 2
+
+
+def test_bars_of_one_colour_are_told_apart() -> None:
+    solid, light = (
+        inline_svg(Bars("", "", "", ("a",), (Series("", style, (1.0,)),)), "x", "x")
+        for style in (Style("blue"), Style("blue", "dashdot"))
+    )
+    assert "fill-opacity" not in solid
+    assert "fill: var(--blue); fill-opacity" in light
+    assert "stroke: var(--blue)" in light
 
 
 def test_a_legend_with_too_many_entries_is_left_out() -> None:

@@ -9,8 +9,10 @@ from typing import Any
 
 import pytest
 
+from perdure import catalog
 from perdure.report.charts import Areas, Bars, Curves, Dots, Figure, HeatMap, Reliability
 from perdure.report.figures import figures, overview
+from perdure.report.figures.common import method_style
 from perdure.report.figures.training import MAX_POINTS, metric
 from perdure.results import RunRecord, read_run
 from perdure.results.records import MetricsEvent
@@ -165,9 +167,21 @@ def test_memory_by_class_for_methods_with_a_memory(found: dict[str, Figure]) -> 
     assert len({layer.style.colour for layer in clser.layers}) == 10
 
 
+def test_a_memory_that_stayed_empty_has_no_chart(tmp_path: Path) -> None:
+    for method, stored in (("gem", 0), ("er", 5)):
+        folder = made.make_run(tmp_path, method=method)
+        events = [{"event": "memory", "step": step, "classes": [stored]} for step in (100, 200)]
+        ages = {"event": "ages", "step": 200, "edges": [1, 2], "stable": [0], "total": [0]}
+        lines = "".join(f"{json.dumps(event)}\n" for event in [*events, ages])
+        (folder / "events.jsonl").write_text(lines)
+    shown = {f.name: f for f in figures(made.comparison(tmp_path), "500")}
+    assert [chart.title for chart in shown["s-mnist-500-memory"].charts] == ["ER"]
+    assert "s-mnist-500-replay-sources" not in shown
+
+
 def test_final_accuracy_next_to_the_published_one(tmp_path: Path) -> None:
     made.make_runs(tmp_path)
-    figure = overview(made.comparison(tmp_path))
+    figure = overview(made.section(tmp_path))
     assert figure is not None
     (dots,) = figure.charts
     assert isinstance(dots, Dots)
@@ -200,6 +214,13 @@ def test_a_figure_is_plain_json(found: dict[str, Figure]) -> None:
         assert data["title"] == figure.title
     first = found["tasks"].to_json()["charts"][0]
     assert first["values"][0] == (97.0, 0.0, None, None, None)
+
+
+def test_methods_are_told_apart() -> None:
+    styles = {method: method_style(method) for method in catalog.METHODS}
+    assert len(set(styles.values())) == len(styles)
+    assert {style.dash for style in styles.values()} == {"solid", "dashdot"}  # others: networks
+    assert method_style("my:Method") == method_style("my:Method")
 
 
 def test_legends_name_each_series_once(found: dict[str, Figure]) -> None:

@@ -87,7 +87,7 @@ def test_own_streams_are_named_and_the_papers_sections_left_out(tmp_path: Path) 
         "4 classes",
         "inputs 6",
     ):
-        assert part in chapter.comparison.description
+        assert part in chapter.section.description
     for form in ("html", "md", "tex"):
         text = render(found, form)
         assert "sensors" in text
@@ -143,13 +143,13 @@ def test_other_data_of_a_stream_is_named_and_in_order_of_time(tmp_path: Path) ->
         write_json(path / "timing.json", {**content, "finished": f"2026-11-0{day}T10:00:00+00:00"})
     found = report(tmp_path)
     first, *others = found.chapters
-    checksums = [part.comparison.config.data_checksum for part in found.chapters]
+    checksums = [part.section.config.data_checksum for part in found.chapters]
     assert checksums == ["one", "two", "three"]
-    assert len({chapter.comparison.name for chapter in found.chapters}) == 3
-    assert "differ" not in first.comparison.description
+    assert len({chapter.section.name for chapter in found.chapters}) == 3
+    assert "differ" not in first.section.description
     for chapter, checksum in zip(others, checksums[1:], strict=True):
-        assert "data" in chapter.comparison.name
-        assert f"{checksum}…) differ from those of sensors" in chapter.comparison.description
+        assert "data" in chapter.section.name
+        assert f"{checksum}…) differ from those of sensors" in chapter.section.description
     assert found.summary.count(",") == 1  # between names, none of which is two
 
 
@@ -158,7 +158,7 @@ def test_a_demonstration_is_kept_apart(tmp_path: Path) -> None:
     made.make_run(tmp_path, "s-mnist", "er", dataset="mnist5k", analysed=False)
     found = report(tmp_path)
     assert found.title == "Report on sensors"
-    assert [chapter.comparison.own for chapter in found.chapters] == [True, False]
+    assert [chapter.section.comparisons[0].own for chapter in found.chapters] == [True, False]
     assert [len(table.rows) for table in found.overview] == [1, 1]
     assert (found.claims, found.paper) == ((), ())
     made.make_run(tmp_path, "s-mnist", "er", analysed=False)

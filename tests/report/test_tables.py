@@ -28,7 +28,7 @@ def of_the_paper(root: Path) -> dict[str, Table]:
 
 
 def results(root: Path) -> Table:
-    return tables.results(made.comparison(root))
+    return tables.results(made.section(root))
 
 
 def test_the_overview_has_a_row_for_each_setting(tmp_path: Path) -> None:

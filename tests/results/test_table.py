@@ -16,7 +16,15 @@ from hypothesis import strategies as st
 from perdure.config import RunConfig, parse_seeds
 from perdure.presets import Figure, paper_figures
 from perdure.results.records import PrequentialResult, Timing
-from perdure.results.table import Spread, group, published_spread, slug, verdict
+from perdure.results.table import (
+    Spread,
+    group,
+    on_different_streams,
+    published_spread,
+    shared_name,
+    slug,
+    verdict,
+)
 from perdure.streams.gcil import MemoryDraws
 
 from . import made
@@ -215,6 +223,41 @@ def test_runs_with_different_published_streams_are_not_compared() -> None:
     assert {("er", 500), ("clser", 500)} in found
 
 
+def test_published_streams_are_shown_together_but_not_compared() -> None:
+    gcil: dict[str, Any] = {"stream": "gcil-cifar100-uniform", "stream_seed": "published"}
+    methods = [("er", 1000), ("clser", 500), ("er", 500), ("derpp", 500), ("er", 200)]
+    runs = [record(method, buffer_size=size, **gcil) for method, size in methods]
+    fixed = record("er", stream="gcil-cifar100-uniform")
+    found = collection(*runs, fixed)
+    first, second = found.sections
+    assert [setting.config.stream_seed for setting in first.settings] == [None]
+    assert [setting.label for setting in second.settings] == [
+        *("ER 200", "CLS-ER 500", "ER 500", "DER++ 500", "ER 1000"),
+    ]
+    names = [comparison.name for comparison in found.comparisons]
+    assert len({slug(name) for name in names}) == len(names) == 5
+    note = on_different_streams(second.settings)
+    assert "CLS-ER 500 and ER 500" in note
+    assert "DER++" not in note
+    assert on_different_streams(first.settings) == ""
+    assert on_different_streams([*first.settings, second.settings[0]])
+    assert on_different_streams(collection(record(), record("er", max_steps=9)).settings) == ""
+
+
+def test_what_settings_share_names_their_table() -> None:
+    gcil: dict[str, Any] = {"stream": "gcil-cifar100-uniform", "dataset": "cifar100"}
+    fixed = record("sgd", **gcil, max_steps=2)
+    runs = [record(m, **gcil, max_steps=2, stream_seed="published") for m in ("er", "derpp")]
+    several = shared_name(collection(*runs, fixed).settings)
+    alone = shared_name(collection(*runs).settings)
+    for name in (several, alone):
+        assert name.startswith("gcil-cifar100-uniform")
+        assert "mlp" in name
+        assert "first 2 steps" in name
+    assert "published" in alone
+    assert "published" not in several
+
+
 def test_the_published_task_il_accuracy_is_that_of_the_default_predictor() -> None:
     found = setting(record())
     figure = found.task_il_figure()
@@ -268,6 +311,8 @@ def figure(mean: float, std: float | None, table: str = "1") -> Figure:
         (Spread(78.4, None, 1), figure(80.0, None), "below"),
         (Spread(76.1, 2.0, 2), figure(80.0, 5.0), "agrees"),  # two standard errors are 4.2
         (Spread(75.7, 2.0, 2), figure(80.0, 5.0), "below"),
+        (Spread(84.1, None, 1), figure(80.0, 2.0), "agrees"),  # a spread of 2 is assumed
+        (Spread(84.3, None, 1), figure(80.0, 2.0), "above"),
     ],
 )
 def test_results_agree_within_a_tolerance_or_two_standard_errors(

@@ -41,7 +41,7 @@ def test_results_are_shown_next_to_published_figures() -> None:
 
 def test_columns_without_content_are_left_out() -> None:
     table = results_table([setting(record("sgd", dataset="mnist5k", overlap=True))], "Results")
-    assert columns(table) == ["method", "seeds", "Class-IL", "last test"]
+    assert columns(table) == ["method", "seeds", "accuracy", "last test"]  # nothing is masked
 
 
 def test_a_row_for_each_network() -> None:
@@ -97,9 +97,27 @@ def test_markup_in_names_is_shown_literally() -> None:
 
 def test_analyses_are_averaged_over_analysed_seeds() -> None:
     runs = [record(seed=s, analysis=analysis("stable", ece=0.1 + s / 10)) for s in range(2)]
-    table = analyses_table([setting(*runs, record(seed=2))])
+    table = analyses_table(collection(*runs, record(seed=2)))
     assert cells(table, "seeds") == ["2"]
     assert cells(table, "calibration error") == ["0.150 ± 0.071"]
+
+
+def test_analyses_of_shortened_runs_are_marked() -> None:
+    runs = [record(max_steps=200), record(network="cnn"), record()]
+    streams = cells(analyses_table(collection(*runs)), "stream")
+    assert len(set(streams)) == 3
+    assert [name for name in streams if "200 steps" in name]
+
+
+def test_several_published_figures_are_told_apart() -> None:
+    gcil: dict[str, Any] = {"stream": "gcil-cifar100-uniform", "dataset": "cifar100"}
+    run = record(**gcil, network="resnet18", stream_seed="published")
+    (text,) = cells(results_table([setting(run)], "Results"), "published")
+    first, second = text.split("; ")
+    assert "36.34" in first
+    assert "Table 3" in first
+    assert "Table S1" in second
+    assert cells(results_table([setting(record())], "Results"), "published") == ["92.05 ± 0.32"]
 
 
 def test_tables_in_a_log_are_not_folded(

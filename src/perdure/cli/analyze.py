@@ -16,7 +16,7 @@ from perdure.experiment.analyze import analyze as analyze_run
 from perdure.experiment.progress import print_status
 from perdure.experiment.resolve import choose_device
 from perdure.results.records import RunRecord, read_runs
-from perdure.results.table import group
+from perdure.results.table import cut_short, group
 from perdure.results.terminal import analyses_table, show
 
 
@@ -109,7 +109,10 @@ def analyze(options: AnalyzeOptions) -> int:
             again = "; use --again to replace them" if hint else ""
             print_status(f"{len(reused)} analyses exist already{again}")
         if shown := [*analyzed.values(), *reused.values()]:
-            show(analyses_table(group(shown).settings), stderr=options.output.json)
+            collection = group(shown)
+            show(analyses_table(collection), stderr=options.output.json)
+            if note := cut_short(collection.settings):
+                print_status(note)
     if options.output.json:
         done = {"analyzed": list(analyzed), "reused": list(reused)}
         print(json.dumps({**done, "skipped": skipped, "failed": failed}), flush=True)

@@ -91,8 +91,8 @@ class StreamFlags(DataFlags):
     network: Name = None
     """mlp, cnn, resnet18, or your own as module:function, called with (input shape, classes)."""
     stream_seed: Name = None
-    """Composition of r-mnist, p-mnist and gcil: a number; per-run to vary it with the seed; or, for
-    gcil, published for the stream that the paper's runs of the method and buffer size saw."""
+    """Composition of r-mnist, p-mnist and gcil: a number, or per-run to vary it with the seed;
+    published (gcil only): the stream that the paper used for this method and buffer size."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ class ReportOptions:
     data: Folder = None
     """Folder with the datasets, for --analyze."""
     analyze: Switch = False
-    """Compute missing analyses of runs whose networks and data are available; takes minutes."""
+    """Compute missing analyses where networks and data are available: seconds to minutes a run."""
     trust_code: Switch = False
     """For --analyze, import code that the folders name as module:name."""
     title: Annotated[str | None, arg(metavar="TEXT", help_behavior_hint="")] = None

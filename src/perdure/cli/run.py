@@ -33,7 +33,7 @@ from perdure.experiment.progress import GridProgress, print_status, run_jobs
 from perdure.experiment.resolve import check_method, hyperparameter_names
 from perdure.integrations.trackers import OpenLog, RunLogs
 from perdure.results.folder import RunFolder
-from perdure.results.table import Setting, cut_short, group
+from perdure.results.table import Setting, cut_short, on_different_streams, shared_name
 from perdure.results.terminal import results_table, show
 from perdure.streams.from_batches import not_resumable
 from perdure.training.distributed import from_rank_0
@@ -288,7 +288,7 @@ def show_results(
     if not output.quiet:
         planned = {setting.config.hash: len(setting.seeds) for setting in plan.settings}
         show(results_table(found, title, planned=planned, **how), stderr=output.json)
-        if note := cut_short(found):
+        for note in filter(None, (on_different_streams(found), cut_short(found))):
             print_status(note)
     if output.json:
         for setting in found:
@@ -299,10 +299,7 @@ def _show(plan: Plan, output: OutputFlags) -> None:
     found = plan.results()
     if not found:  # all runs failed
         return
-    comparisons = group([run for setting in found for run in setting.runs]).comparisons
-    several, config = len(plan.settings) > 1, found[0].config
-    # Published GCIL streams depend on the method.
-    name = comparisons[0].name if len(comparisons) == 1 else config.stream
+    several, config, name = len(plan.settings) > 1, found[0].config, shared_name(found)
     if not several:
         buffer = f", buffer {config.buffer}" if config.buffer else ""
         name = f"{config.method_title} on {name}{buffer}"

@@ -208,7 +208,10 @@ def select(
             raise ValueError(f"--where {name}: {grid.name} does not vary it")
         _check_known(grid, name, values, varied)
         cells = [cell for cell in cells if cell.given.get(name) in values]
-    cells += added
+    if added:
+        cells += added
+        order = list(dict.fromkeys(cell.stream for cell in cells))
+        cells.sort(key=lambda cell: order.index(cell.stream))
     if not cells:
         raise ValueError(f"{grid.name} has no setting that meets all conditions")
     for method in methods or ():

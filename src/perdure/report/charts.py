@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 Values = tuple[float | None, ...]
-Dash = Literal["solid", "dashed", "dotted"]
+Dash = Literal["solid", "dashed", "dotted", "dashdot"]
 Symbol = Literal["line", "block"]
 
 MAX_LEGEND = 20
@@ -15,7 +15,11 @@ MAX_LEGEND = 20
 
 @dataclass(frozen=True)
 class Style:
-    """Colour (a name of the palette, or #rrggbb) and dash pattern of a series."""
+    """Colour (a name of the palette, or #rrggbb) and pattern of a series.
+
+    Attributes:
+        dash: Of lines. Bars of "dashdot" are light with an outline, all others are filled.
+    """
 
     colour: str
     dash: Dash = "solid"

@@ -12,7 +12,7 @@ from perdure.report import figures, tables
 from perdure.report.charts import Figure
 from perdure.report.tables import Table
 from perdure.results.claims import Claim, Status, check_claims
-from perdure.results.table import Collection, Comparison, Setting, cut_short
+from perdure.results.table import Collection, Comparison, Section, Setting, cut_short
 
 MAX_STREAMS_IN_TITLE = 3
 NOT_ANALYSED = "use --analyze, or the analyze command"
@@ -21,17 +21,18 @@ NOT_ANALYSED = "use --analyze, or the analyze command"
 
 @dataclass(frozen=True)
 class Chapter:
-    """The results and figures of one comparison.
+    """The results and figures of one section.
 
     Attributes:
-        comparison: The comparison.
+        section: The section.
         results: Its settings.
         overview: The accuracies of all settings.
-        groups: Further figures by heading: one for each buffer, empty if there is only one.
+        groups: Further figures by heading: one for each stream and buffer, empty if there is only
+            one.
         remarks: What is missing from the figures, and why.
     """
 
-    comparison: Comparison
+    section: Section
     results: Table
     overview: Figure | None
     groups: Mapping[str, Sequence[Figure]]
@@ -43,7 +44,7 @@ class Detail:
     """Everything known about a setting."""
 
     setting: Setting
-    comparison: str
+    section: str
     commands: tuple[str, ...]
     values: dict[str, str]
     seeds: Table
@@ -97,7 +98,7 @@ def compose(collection: Collection, title: str, missing: Mapping[str, str] | Non
         _summary(collection),
         collection,
         tuple(tables.overview(collection)),
-        tuple(_chapter(comparison, missing or {}) for comparison in collection.comparisons),
+        tuple(_chapter(section, missing or {}) for section in collection.sections),
         tuple((claim, tables.evidence(claim)) for claim in claims),
         tuple(tables.paper_tables(paper)),
         tuple(_detail(comparison, setting) for comparison, setting in pairs),
@@ -132,7 +133,7 @@ def _summary(collection: Collection) -> str:
     if not count:
         return "No run has finished."
     methods = dict.fromkeys(setting.config.method_title for setting in collection.settings)
-    names = [comparison.name for comparison in collection.comparisons]
+    names = [section.name for section in collection.sections]
     runs = f"{count} run{'s' if count > 1 else ''}"
     return f"{runs}: {_listed([*methods])} on {_listed(names)}."
 
@@ -142,25 +143,26 @@ def _listed(names: Sequence[str]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _chapter(comparison: Comparison, missing: Mapping[str, str]) -> Chapter:
-    buffers = comparison.buffers()
+def _chapter(section: Section, missing: Mapping[str, str]) -> Chapter:
+    parts = [(part, buffer) for part in section.comparisons for buffer in part.buffers()]
     groups: dict[str, list[Figure]] = {}
-    for buffer in buffers:
+    for part, buffer in parts:
         heading = f"Buffer of {buffer}{' samples' if buffer.isdecimal() else ''}"
-        groups[heading if len(buffers) > 1 else ""] = figures.figures(comparison, buffer)
+        heading += f" ({further})" if (further := part.detail.partition(", ")[2]) else ""
+        groups[heading if len(parts) > 1 else ""] = figures.figures(part, buffer)
     return Chapter(
-        comparison,
-        tables.results(comparison),
-        figures.overview(comparison),
+        section,
+        tables.results(section),
+        figures.overview(section),
         {title: found for title, found in groups.items() if found},
-        _without_analysis(comparison, missing),
+        _without_analysis(section, missing),
     )
 
 
-def _without_analysis(comparison: Comparison, missing: Mapping[str, str]) -> tuple[str, ...]:
+def _without_analysis(section: Section, missing: Mapping[str, str]) -> tuple[str, ...]:
     """Which settings lack analyses, and why."""
     reasons: dict[str, list[str]] = {}
-    for setting in comparison.settings:
+    for setting in section.settings:
         lacking = [run for run in setting.runs if run.analysis is None and run.result.tests]
         for reason in dict.fromkeys(missing.get(run.place, NOT_ANALYSED) for run in lacking):
             part = f" ({len(lacking)} of {len(setting.runs)} seeds)"
@@ -183,7 +185,7 @@ def _detail(comparison: Comparison, setting: Setting) -> Detail:
         remarks.append(short)
     return Detail(
         setting,
-        comparison.name,
+        comparison.section,
         (setting.command, *_analysis_commands(setting)),
         values,
         tables.seeds(comparison, setting),

@@ -37,7 +37,12 @@ from perdure.report.style import SETTINGS, TEXT, colour, inline
 from perdure.results.table import Spread
 
 Format = Literal["svg", "pdf"]
-_DASHES: dict[str, Any] = {"solid": "solid", "dashed": (0, (4, 1.6)), "dotted": (0, (1, 1.4))}
+_DASHES: dict[str, Any] = {
+    "solid": "solid",
+    "dashed": (0, (4, 1.6)),
+    "dotted": (0, (1, 1.4)),
+    "dashdot": (0, (6, 1.6, 1, 1.6)),
+}
 LIGHT_TEXT_FROM = 0.66
 """Opacity of a cell of a heat map above which its number is light instead of dark."""
 CROWDED = 12
@@ -100,7 +105,15 @@ def _handle(label: str, style: Style, symbol: Symbol) -> Line2D | Rectangle:
     tint, name = colour(style.colour), _short(label)
     if symbol == "line":
         return Line2D([], [], color=tint, linestyle=_DASHES[style.dash], label=name)
-    return Rectangle((0, 0), 1, 1, facecolor=tint, linewidth=0, label=name)
+    return Rectangle((0, 0), 1, 1, label=name, **_filled(style))
+
+
+def _filled(style: Style) -> dict[str, Any]:
+    """How an area of this style is filled."""
+    tint = colour(style.colour)
+    if style.dash == "dashdot":
+        return {"facecolor": (tint, 0.25), "edgecolor": tint, "linewidth": 0.9}
+    return {"facecolor": tint, "linewidth": 0}
 
 
 def _size(chart: Chart) -> tuple[float, float]:
@@ -208,7 +221,7 @@ def _bars(chart: Bars, axes: Axes) -> None:
         values = np.nan_to_num(_floats(series.values))
         shift = 0.0 if chart.stacked else (place - (len(chart.series) - 1) / 2) * width
         x = np.arange(len(values)) + shift
-        axes.bar(x, values, width * 0.94, bottom, color=colour(series.style.colour), linewidth=0)
+        axes.bar(x, values, width * 0.94, bottom, **_filled(series.style))
         if series.std is not None:
             std = _floats(series.std)
             axes.errorbar(x, values, std, fmt="none", ecolor=colour("ink"), elinewidth=0.7)

@@ -65,7 +65,11 @@ def _charts(figure: Figure) -> list[Markup]:
     found = []
     for number, chart in enumerate(figure.charts):
         title = f"{figure.title}: {chart.title}" if chart.title else figure.title
-        found.append(Markup(inline_svg(chart, f"{figure.name}-{number}", title)))
+        try:
+            svg = inline_svg(chart, f"{figure.name}-{number}", title)
+        except ValueError as error:
+            raise ValueError(f"cannot draw {title!r} of {figure.name}: {error}") from error
+        found.append(Markup(svg))
     return found
 
 

@@ -14,16 +14,19 @@ from perdure.results.table import (
     TOLERANCE,
     Collection,
     Comparison,
+    Section,
     Setting,
     Spread,
     cut_short,
+    on_different_streams,
     published_spread,
     signed,
 )
 
 AGREES = (
     f"Results agree if they differ by at most {TOLERANCE:g} percentage points or two standard "
-    "errors, whichever is larger."
+    "errors, whichever is larger. For a single seed, the published standard deviation replaces its "
+    "unknown one."
 )
 NETWORKS = ("stable", "plastic", "working")
 
@@ -120,7 +123,7 @@ def _overview(name: str, comparisons: Sequence[Comparison]) -> Table:
             seconds = setting.seconds()
             rows.append(
                 {
-                    "stream": comparison.name,
+                    "stream": comparison.section,
                     "method": Cell(setting.label, link=setting.key),
                     "seeds": Cell(_seeds(setting.seeds), len(setting.runs)),
                     "data": None if comparison.own else setting.data,
@@ -139,11 +142,12 @@ def _overview(name: str, comparisons: Sequence[Comparison]) -> Table:
     )
 
 
-def results(comparison: Comparison) -> Table:
-    """Every setting of a comparison, with published figures where they apply."""
+def results(section: Section) -> Table:
+    """Every setting of a section, with published figures where they apply."""
     rows: list[dict[str, Value]] = []
-    overlap = any(setting.tests_overlap for setting in comparison.settings)
-    for setting in comparison.settings:
+    settings = section.settings
+    overlap = any(setting.tests_overlap for setting in settings)
+    for setting in settings:
         _, bracket, differs = setting.label.partition(" (")  # the buffer size has its own column
         compared: tuple[Value, Value, Value] = (None, None, None)
         task_il = setting.task_il_figure()
@@ -174,20 +178,20 @@ def results(comparison: Comparison) -> Table:
             }
         )
     caption = "Mean ± sample standard deviation over seeds, in percent."
-    if any(setting.spread() for setting in comparison.settings):
+    if any(setting.spread() for setting in settings):
         when = "after the last task in percent, mean over the tests"
-        if short := cut_short(comparison.settings):
+        if short := cut_short(settings):
             when = "in percent"
         caption = (
             f"Accuracy of the default predictor {when}; mean ± sample standard deviation over "
             f"seeds. {short}".rstrip()
         )
-    table = Table.make(
-        f"results-{comparison.name}", comparison.name, caption, rows, comparison.settings
-    )
+    table = Table.make(f"results-{section.name}", section.name, caption, rows, settings)
+    if different := on_different_streams(settings):
+        caption += f" {different}"
     if "verdict" in table.columns:
         caption += f" {AGREES}"
-    elif comparison.config.dataset == "mnist5k":
+    elif section.config.dataset == "mnist5k":
         caption += " Published figures are not shown: mnist5k is a twelfth of MNIST."
     if "last test" in table.columns:
         caption += " Each test contains the earlier ones; the last test contains all classes."
@@ -247,7 +251,7 @@ def seeds(comparison: Comparison, setting: Setting) -> Table:
         )
     return Table.make(
         f"seeds-{setting.key}",
-        f"Seeds of {setting.label} on {comparison.name}",
+        f"Seeds of {setting.label} on {comparison.section}",
         "Accuracy of each network after the last task, percent."
         if setting.spread() and setting.complete
         else f"Accuracy in percent. {cut_short([setting])}".rstrip(),
@@ -305,7 +309,7 @@ def _networks(collection: Collection) -> Table:
             used.append(setting)
             rows.append(
                 {
-                    "stream": comparison.name,
+                    "stream": comparison.section,
                     "setting": Cell(setting.label, link=setting.key),
                     **{name: result_cell(setting, name, "S1") for name in NETWORKS},
                     "best": ", ".join(best),
@@ -331,7 +335,7 @@ def _semantic_memories(collection: Collection) -> Table:
                 pair = [chosen["mean-er"], chosen["clser"]]
                 cells = {s.config.method_title: result_cell(s, table="S2") for s in pair}
                 size = _buffer(chosen["clser"].config)
-                rows.append({"stream": comparison.name, "buffer": size, **cells})
+                rows.append({"stream": comparison.section, "buffer": size, **cells})
                 used += pair
     return Table.make(
         "table-S2",
@@ -372,7 +376,7 @@ def _sensitivity(collection: Collection) -> Iterator[Table]:
             what = "Table S3: sensitivity" if in_paper else "Sensitivity"
             yield Table.make(
                 f"table-S3-{comparison.name}-{method}-{size or None}",
-                f"{what} of {method_title(method)} on {comparison.name}{buffer}",
+                f"{what} of {method_title(method)} on {comparison.section}{buffer}",
                 "Accuracy in percent with other hyperparameters; those without a column are the "
                 "same in every row.",
                 rows,

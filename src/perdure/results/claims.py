@@ -67,18 +67,20 @@ class Claim:
         """What the evidence shows together; "untested" without any.
 
         A claim about most settings is decided by more than half of them. A claim about every
-        setting is contradicted by a single one, and supported if there is support and no
-        contradiction.
+        setting is supported if all of them support it, and contradicted by a single one.
         """
         if not self.evidence:
             return "untested"
         statuses = [e.status for e in self.evidence]
-        supported, contradicted = statuses.count("supported"), statuses.count("contradicted")
+        count, supported = len(statuses), statuses.count("supported")
+        contradicted = statuses.count("contradicted")
         if self.extent == "most":
-            supported, contradicted = (2 * n > len(statuses) for n in (supported, contradicted))
-        if contradicted:
+            is_supported, is_contradicted = 2 * supported > count, 2 * contradicted > count
+        else:
+            is_supported, is_contradicted = supported == count, contradicted > 0
+        if is_contradicted:
             return "contradicted"
-        return "supported" if supported else "inconclusive"
+        return "supported" if is_supported else "inconclusive"
 
 
 def check_claims(collection: Collection) -> list[Claim]:
@@ -89,7 +91,9 @@ def check_claims(collection: Collection) -> list[Claim]:
     """
     cases = [
         _Case(
-            f"{comparison.name}, buffer {buffer}" if buffer else comparison.name,
+            comparison.name
+            if comparison.detail or not buffer
+            else f"{comparison.name}, buffer {buffer}",
             comparison.by_method(buffer),
             [setting for setting in comparison.settings if setting.config.buffer == buffer],
         )

@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 from perdure import catalog
 from perdure.config import PUBLISHED, RunConfig
 from perdure.evaluation import mean_std
-from perdure.presets import Figure
+from perdure.presets import Figure, gcil_run
 from perdure.results.records import RunRecord, Scores, SkippedFolder, read_runs
 
 ORDER = ("joint", "clser", "mean-er", "derpp", "der", "er-ace", "er")
@@ -84,11 +84,21 @@ def published_spread(figure: Figure) -> Spread:
     return Spread(figure.mean, figure.std, 1 if figure.std is None else runs)
 
 
+def published_texts(figures: Sequence[Figure]) -> list[str]:
+    """Published figures as tables show them; several with the paper's table that each is from."""
+    several = len(figures) > 1
+    return [
+        f"{published_spread(figure)}{f' (Table {figure.table})' if several else ''}"
+        for figure in figures
+    ]
+
+
 class Verdict(NamedTuple):
     """How our mean compares with a published one.
 
     They agree if they differ by at most 1.5 percentage points or two standard errors of the
-    difference, whichever is larger.
+    difference, whichever is larger. For a single seed of ours, the published standard deviation
+    stands in for the unknown one.
     """
 
     difference: float
@@ -98,7 +108,8 @@ class Verdict(NamedTuple):
 def verdict(ours: Spread, figure: Figure) -> Verdict:
     """Compare our result with a published figure."""
     theirs = published_spread(figure)
-    allowed = max(TOLERANCE, 2 * math.hypot(ours.error or 0.0, theirs.error or 0.0))
+    error = theirs.std if ours.seeds == 1 else ours.error
+    allowed = max(TOLERANCE, 2 * math.hypot(error or 0.0, theirs.error or 0.0))
     difference = ours.mean - theirs.mean
     if abs(difference) <= allowed:
         return Verdict(difference, "agrees")
@@ -312,19 +323,45 @@ def cut_short(settings: Sequence[Setting]) -> str:
     )
 
 
+def on_different_streams(settings: Sequence[Setting]) -> str:
+    """A sentence if settings saw different published streams; else empty."""
+    streams = {s.config.stream for s in settings if s.config.stream_seed == PUBLISHED}
+    same: dict[str, list[str]] = {}
+    for setting in settings:
+        config = setting.config
+        if config.stream in streams:
+            shared = json.dumps(config.comparable(), sort_keys=True)
+            where = f" on {config.stream}" if len(streams) > 1 else ""
+            same.setdefault(shared, []).append((setting.label or config.method_title) + where)
+    if len(same) <= len(streams):
+        return ""
+    text = "Published streams depend on the method and the buffer size."
+    comparable = "; ".join(" and ".join(labels) for labels in same.values() if len(labels) > 1)
+    if not comparable:
+        return f"{text} These rows are on different streams; do not compare them with each other."
+    return f"{text} Compare only rows on the same stream: {comparable}."
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Settings whose results may be compared: the same stream, data, network and length.
 
     Attributes:
-        name: The stream, and settings other than the defaults.
+        section: The stream, and settings other than the defaults.
         settings: In the order of tables.
-        remark: A sentence, if the data are not those of an earlier comparison of the same name.
+        remark: A sentence, if the data are not those of an earlier section of the same name.
+        detail: What tells published streams apart; empty for all other streams.
     """
 
-    name: str
+    section: str
     settings: tuple[Setting, ...]
     remark: str = ""
+    detail: str = ""
+
+    @property
+    def name(self) -> str:
+        """The section and the detail."""
+        return f"{self.section}, {self.detail}" if self.detail else self.section
 
     @property
     def config(self) -> RunConfig:
@@ -386,6 +423,36 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Section:
+    """The comparisons with the same stream, data, network and length, which tables show together.
+
+    There is only one, unless each is on a published stream of its own.
+    """
+
+    comparisons: tuple[Comparison, ...]
+
+    @property
+    def name(self) -> str:
+        """The stream, and settings other than the defaults."""
+        return self.comparisons[0].section
+
+    @property
+    def config(self) -> RunConfig:
+        """The first setting's configuration."""
+        return self.comparisons[0].config
+
+    @property
+    def description(self) -> str:
+        """The stream in a few words."""
+        return self.comparisons[0].description
+
+    @property
+    def settings(self) -> list[Setting]:
+        """The settings of all comparisons."""
+        return [setting for part in self.comparisons for setting in part.settings]
+
+
+@dataclass(frozen=True)
 class Collection:
     """Everything found below some folders.
 
@@ -396,6 +463,12 @@ class Collection:
 
     comparisons: tuple[Comparison, ...]
     skipped: tuple[SkippedFolder, ...] = ()
+
+    @property
+    def sections(self) -> list[Section]:
+        """The comparisons by section."""
+        found = itertools.groupby(self.comparisons, key=lambda part: part.section)
+        return [Section(tuple(parts)) for _, parts in found]
 
     @property
     def settings(self) -> list[Setting]:
@@ -427,24 +500,57 @@ def group(runs: Iterable[RunRecord], skipped: Iterable[SkippedFolder] = ()) -> C
         if first is not run:
             reason = f"the same run as {first.place}"
             duplicates.append(SkippedFolder(run.place, "duplicate", reason))
-    by_comparison: dict[str, list[Setting]] = {}
+    by_section: dict[str, list[Setting]] = {}
     for seeds in by_config.values():
         setting = Setting(tuple(seeds[seed] for seed in sorted(seeds)))
-        shared = spelling.canonical(setting.config).comparable()
-        by_comparison.setdefault(json.dumps(shared, sort_keys=True), []).append(setting)
-    groups = sorted(by_comparison.values(), key=_finished)
+        shared = spelling.canonical(setting.config).select("comparison")
+        by_section.setdefault(json.dumps(shared, sort_keys=True), []).append(setting)
+    groups = sorted(by_section.values(), key=_finished)
     networks: dict[str, set[str]] = {}
     for settings in groups:
-        networks.setdefault(_comparison_name(settings[0]), set()).add(settings[0].config.network)
+        networks.setdefault(_section_name(settings[0]), set()).add(settings[0].config.network)
     comparisons: list[Comparison] = []
     for settings in groups:
-        several = len(networks[_comparison_name(settings[0])]) > 1
+        several = len(networks[_section_name(settings[0])]) > 1
         name, remark = _unique_name(settings[0], several, comparisons)
         settings.sort(key=_order)
-        comparisons.append(Comparison(name, tuple(_labelled(settings)), remark))
+        by_stream: dict[str, list[Setting]] = {}
+        for setting in _labelled(settings):
+            by_stream.setdefault(_published_stream(setting.config), []).append(setting)
+        comparisons += [Comparison(name, tuple(s), remark, d) for d, s in by_stream.items()]
     streams = list(catalog.STREAMS)
-    comparisons.sort(key=lambda c: (-1 if c.own else streams.index(c.stream), c.name))
+    comparisons.sort(
+        key=lambda c: (
+            -1 if c.own else streams.index(c.stream),
+            _in_numeric_order(c.section),
+            _in_numeric_order(c.detail),
+        )
+    )
     return Collection(tuple(comparisons), (*skipped, *duplicates))
+
+
+def _in_numeric_order(name: str) -> list[str | int]:
+    """A key that sorts names by the numbers in them.
+
+    >>> sorted(["buffer 1000", "buffer 200"], key=_in_numeric_order)
+    ['buffer 200', 'buffer 1000']
+    """
+    return [int(part) if part.isdecimal() else part for part in re.split(r"(\d+)", name)]
+
+
+def _published_stream(config: RunConfig) -> str:
+    """What tells a published stream from others of its section; empty if it is not one."""
+    if config.stream_seed != PUBLISHED:
+        return ""
+    run = gcil_run(config.method, config.stream, config.buffer_size)
+    parts = [f"buffer {config.buffer_size}"]
+    if run is None or run.reads != 1:
+        parts.append(f"{'unknown' if run is None else run.reads} memory reads per step")
+    if run is None or config.epochs != run.epochs[0]:
+        parts.append(f"{config.epochs} epochs")
+    if run is None or config.batch != run.batch:
+        parts.append(f"batch {config.batch}")
+    return ", ".join(parts)
 
 
 class _Spelling:
@@ -508,10 +614,18 @@ def _shape_text(shape: Any) -> str:
 _CONDITIONS = {"max_steps": "first {} steps", "validation": "validation on {:g}"}
 
 
-def _comparison_name(setting: Setting, *further: str, network: bool = False) -> str:
+def shared_name(settings: Sequence[Setting]) -> str:
+    """The stream of these settings and what they share, if they differ in the stream seed only."""
+    seeds = {setting.config.stream_seed for setting in settings}
+    return _section_name(settings[0], omit=() if len(seeds) == 1 else ("stream_seed",))
+
+
+def _section_name(
+    setting: Setting, *further: str, network: bool = False, omit: Sequence[str] = ()
+) -> str:
     """The stream, its non-default settings, and what else distinguishes it.
 
-    `network` adds the network of a user's stream.
+    `network` adds the network of a user's stream, `omit` names settings to leave out.
     """
     config = setting.config
     entry = catalog.STREAMS.get(config.stream)
@@ -522,13 +636,13 @@ def _comparison_name(setting: Setting, *further: str, network: bool = False) -> 
         parts.append(config.network)
     known = config.select("comparison")
     for name, value in config.non_defaults().items():
-        if name in known:
+        if name not in known or name in omit:
+            continue
+        if (name, value) == ("stream_seed", PUBLISHED):
+            parts.append("published stream")
+        else:
             text = _CONDITIONS.get(name, name.replace("_", " ") + " {}")
             parts.append(text.format(value))
-    if config.stream_seed == PUBLISHED:  # also depends on the learner
-        depends = config.comparable()
-        parts += [f"buffer {depends['buffer_size']}", f"memory reads per step: {depends['reads']}"]
-        parts += [f"{config.epochs} epochs"]
     parts += further
     title = setting.stream_title
     return f"{title} ({', '.join(parts)})" if parts else title
@@ -561,19 +675,19 @@ def _finished(settings: Sequence[Setting]) -> str:
 
 
 def _unique_name(setting: Setting, network: bool, others: Sequence[Comparison]) -> tuple[str, str]:
-    """The name of a comparison and a remark; numbered if an earlier one has the same name."""
-    name = _comparison_name(setting, network=network)
-    taken = {slug(other.name): other for other in others}
+    """The name of a section and a remark; numbered if an earlier one has the same name."""
+    name = _section_name(setting, network=network)
+    taken = {slug(other.section): other for other in others}
     first = taken.get(slug(name))
     if first is None:
         return name, ""
     ours, theirs = setting.config.data_checksum, first.config.data_checksum
     differ = ours and theirs and ours != theirs
     names = (
-        _comparison_name(setting, f"{'data ' if differ else ''}no. {i}", network=network)
+        _section_name(setting, f"{'data ' if differ else ''}no. {i}", network=network)
         for i in itertools.count(2)
     )
-    known = f"{first.name} (checksum {theirs[:12]}…)"
+    known = f"{first.section} (checksum {theirs[:12]}…)"
     remark = f"The data (checksum {ours[:12]}…) differ from those of {known}."
     return next(n for n in names if slug(n) not in taken), remark if differ else ""
 

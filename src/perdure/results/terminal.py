@@ -23,7 +23,14 @@ from perdure.results.claims import (
     over_seeds,
 )
 from perdure.results.records import printable
-from perdure.results.table import Setting, in_words, published_spread, spread_text
+from perdure.results.table import (
+    Collection,
+    Setting,
+    in_words,
+    published_spread,
+    published_texts,
+    spread_text,
+)
 
 _MUCH_BETTER = 5
 """Difference in percentage points above which another network of a method is mentioned."""
@@ -68,6 +75,8 @@ def results_table(
     streams = {setting.config.stream for setting in settings}
     windows = [setting.prequential_window for setting in settings]
     unusual = _unusual(settings)
+    masked = any(s.spread(kind="task_il") for s in settings)
+    accuracy = "Class-IL" if masked else "accuracy"
     columns = {
         "stream": len(streams) > 1,
         "method": True,
@@ -75,9 +84,9 @@ def results_table(
         "settings": any(unusual),
         "seeds": True,
         "network": by_predictor,
-        "Class-IL": any(s.spread() for s in settings) or not any(windows),
+        accuracy: any(s.spread() for s in settings) or not any(windows),
         "published": any(s.figures(p) for s in settings for p in _rows(s, by_predictor)),
-        "Task-IL": any(s.spread(kind="task_il") for s in settings),
+        "Task-IL": masked,
         "published Task-IL": any(s.task_il_figure() for s in settings),
         "last test": any(s.tests_overlap for s in settings),
         "forgetting": any(s.spread(key="forgetting") for s in settings),
@@ -106,8 +115,8 @@ def results_table(
                 "settings": escape("\n".join(in_words(*item) for item in differences.items())),
                 "seeds": str(made) if wanted in (None, made) else f"{made} of {wanted}",
                 "network": escape(predictor),
-                "Class-IL": spread_text(setting.spread(predictor)),
-                "published": "; ".join(str(published_spread(f)) for f in figures) or "–",
+                accuracy: spread_text(setting.spread(predictor)),
+                "published": "; ".join(published_texts(figures)) or "–",
                 "Task-IL": spread_text(setting.spread(predictor, "task_il")),
                 "published Task-IL": "–" if task_il is None else str(published_spread(task_il)),
                 "last test": spread_text(setting.spread(predictor, key="last_test")),
@@ -162,7 +171,7 @@ def _conditions(config: RunConfig) -> dict[str, Any]:
 
 
 _BY_NETWORK = (
-    *("network", "Class-IL", "published", "Task-IL", "published Task-IL", "last test"),
+    *("network", "Class-IL", "accuracy", "published", "Task-IL", "published Task-IL", "last test"),
     "forgetting",
 )
 """Columns that differ between the networks of a setting."""
@@ -173,16 +182,16 @@ def _rows(setting: Setting, by_predictor: bool) -> Sequence[str]:
     return setting.predictors if by_predictor and setting.spread() else setting.predictors[:1]
 
 
-def analyses_table(settings: Sequence[Setting]) -> Table:
+def analyses_table(collection: Collection) -> Table:
     """The analyses of each setting's default predictor, over the seeds that have them."""
     title = "Analyses of the default predictor, over seeds; shares from 0 to 1, accuracy in percent"
     table = Table("stream", "method", "seeds", title=title, min_width=len(title))
     for name in ANALYSES:
         table.add_column(name, justify="right")
-    for setting in settings:
-        cells = [spread_text(over_seeds(setting, measure), 3) for measure in ANALYSES.values()]
-        stream = f"{setting.config.stream} ({setting.data})"
-        label = f"{setting.label} ({setting.config.hash})"
-        names = [escape(printable(name)) for name in (stream, label)]
-        table.add_row(*names, str(len(setting.analysed)), *cells)
+    for comparison in collection.comparisons:
+        for setting in comparison.settings:
+            cells = [spread_text(over_seeds(setting, measure), 3) for measure in ANALYSES.values()]
+            label = f"{setting.label} ({setting.config.hash})"
+            names = [escape(printable(name)) for name in (comparison.name, label)]
+            table.add_row(*names, str(len(setting.analysed)), *cells)
     return table

@@ -5,47 +5,50 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.catalog import STREAMS
-from perdure.report.charts import Dot, Dots, Figure, HeatMap, Style, Values
+from perdure.report.charts import Dot, Dots, Figure, HeatMap, Values
 from perdure.report.figures.common import (
     MAX_CELLS,
     class_label,
-    colour,
     figure,
     mean_matrix,
+    method_style,
     networks,
 )
-from perdure.results.table import Comparison, Setting, slug
+from perdure.results.table import Section, Setting, on_different_streams, slug
 
 _IN_FULL = ("clser", "mean-er")
 FAR = 2.0
 """The lowest mean is off the scale if its distance is this many times the range of the others."""
 
 
-def overview(comparison: Comparison) -> Figure | None:
+def overview(section: Section) -> Figure | None:
     """The accuracy of every setting next to the published one; without tests, prequential."""
     dots = []
-    tested = any(setting.spread() for setting in comparison.settings)
-    for setting in comparison.settings:
+    tested = any(setting.spread() for setting in section.settings)
+    for setting in section.settings:
         ours = setting.spread() if tested else setting.prequential()
         if ours is not None:
             published = setting.figures()[:1]
             mean, std = (published[0].mean, published[0].std) if published else (None, None)
-            style = Style(colour(setting.config.method))
+            style = method_style(setting.config.method)
             dots.append(Dot(setting.label, style, ours.mean, ours.std, mean, std))
     if len(dots) < 2:
         return None
     caption = "Points are means over seeds, bars one standard deviation."
     if any(dot.published_mean is not None for dot in dots):
         caption += " Hollow diamonds are the published means, grey bars their standard deviations."
+    if on_different_streams(section.settings):
+        caption += " The settings are on different streams, as the table says."
     title = "Final accuracy" if tested else "Prequential accuracy"
     axis = f"{'accuracy after the last task' if tested else 'accuracy on the stream'}, percent"
     chart = Dots("", axis, tuple(dots), lowest(dots))
-    return figure(f"{slug(comparison.name)}-accuracy", title, caption, [chart])
+    return figure(f"{slug(section.name)}-accuracy", title, caption, [chart])
 
 
 def lowest(dots: Sequence[Dot]) -> float | None:
     """The lowest mean to draw to scale; None to draw all of them.
 
+    >>> from perdure.report.charts import Style
     >>> style = Style("blue")
     >>> lowest([Dot(str(m), style, m, None, None, None) for m in (19.6, 86.0, 92.0)])
     86.0

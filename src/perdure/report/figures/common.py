@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perdure import catalog
 from perdure.evaluation import mean_std
@@ -15,16 +15,23 @@ MAX_CELLS = 25
 """Rows or columns of a matrix whose numbers are still legible."""
 MAX_NAME = 14
 """Characters of a class name that fit under a column."""
-_COLOURS = {
-    "clser": "blue",
-    "mean-er": "purple",
-    "derpp": "green",
-    "er": "vermillion",
-    "er-ace": "teal",
-    "sgd": "grey",
-    "joint": "ink",
+_STYLES = {
+    "clser": Style("blue"),
+    "mean-er": Style("purple"),
+    "derpp": Style("green"),
+    "er": Style("vermillion"),
+    "er-ace": Style("teal"),
+    "der": Style("ochre"),
+    "sgd": Style("grey"),
+    "joint": Style("ink"),
+    "fdr": Style("teal", "dashdot"),
+    "gem": Style("purple", "dashdot"),
+    "agem": Style("green", "dashdot"),
+    "gss": Style("vermillion", "dashdot"),
+    "mer": Style("blue", "dashdot"),
+    "icarl": Style("grey", "dashdot"),
 }
-_OTHER_COLOURS = ("ochre", "teal", "purple", "green", "vermillion", "blue", "grey")
+_OWN_COLOURS = ("ochre", "teal", "purple", "green", "vermillion", "blue", "grey")
 _DASHES: Mapping[str, Dash] = {"plastic": "dashed", "working": "dotted"}
 
 
@@ -43,10 +50,11 @@ class Network:
 
     @property
     def style(self) -> Style:
-        """The method's colour; solid for the default predictor."""
-        is_default = self.predictor == self.setting.predictors[0]
-        dash: Dash = "solid" if is_default else _DASHES.get(self.predictor, "dotted")
-        return Style(colour(self.setting.config.method), dash)
+        """That of the method; other networks than the default predictor have a pattern."""
+        usual = method_style(self.setting.config.method)
+        if self.predictor == self.setting.predictors[0]:
+            return usual
+        return replace(usual, dash=_DASHES.get(self.predictor, "dotted"))
 
     def analyses(self) -> list[PredictorAnalysis]:
         """The network's analysis of every seed that has one."""
@@ -78,14 +86,10 @@ def networks(settings: Sequence[Setting], in_full: tuple[str, ...] = ()) -> list
     ]
 
 
-def colour(method: str) -> str:
-    """The method's colour, the same in every figure."""
-    if method in _COLOURS:
-        return _COLOURS[method]
-    others = [name for name in catalog.METHODS if name not in _COLOURS]
-    # Users' own methods share these colours, each by its name.
-    place = others.index(method) if method in others else sum(map(ord, method))
-    return _OTHER_COLOURS[place % len(_OTHER_COLOURS)]
+def method_style(method: str) -> Style:
+    """The method's style, the same in every figure; users' own methods share a few colours."""
+    own = Style(_OWN_COLOURS[sum(map(ord, method)) % len(_OWN_COLOURS)], "dashdot")
+    return _STYLES.get(method, own)
 
 
 def figure(name: str, title: str, caption: str, charts: Sequence[Chart]) -> Figure | None:

@@ -19,7 +19,7 @@ from perdure.report.charts import (
     Series,
     Style,
 )
-from perdure.report.figures.common import class_label, colour, figure, mean_curve, sums
+from perdure.report.figures.common import class_label, figure, mean_curve, method_style, sums
 from perdure.results.records import (
     AgesEvent,
     EvaluationEvent,
@@ -90,7 +90,7 @@ def _lines(
         if curves := _aligned([curve(run) for run in setting.runs]):
             mean, std = mean_curve([one.values for one in curves])
             window = f", last {setting.prequential_window:,}" if name_windows else ""
-            label, style = setting.config.method_title, Style(colour(setting.config.method))
+            label, style = setting.config.method_title, method_style(setting.config.method)
             lines.append(Line(label + window, style, curves[0].steps, mean, std))
     return tuple(lines)
 
@@ -138,6 +138,8 @@ def _by_age(setting: Setting) -> list[Chart]:
     stable = sums([[*e.stable, *[0] * (bins - len(e.stable))] for e in found])
     total = sums([[*e.total, *[0] * (bins - len(e.total))] for e in found])
     kept = [i for i in range(bins) if total[i]]
+    if not kept:
+        return []
     return [
         Bars(
             f"{setting.config.method_title}, by age",
@@ -167,12 +169,14 @@ def memory(settings: Sequence[Setting]) -> Figure | None:
         if len(events) < 2 or not 0 < width <= MAX_CLASSES:
             continue
         counts = [[*e.classes, *[0] * (width - len(e.classes))] for e in events]
-        most = max(most, width)
         layers = tuple(
             Series(class_label(setting, i, "class {}"), Style(shade), tuple(map(float, column)))
             for i, (shade, *column) in enumerate(zip(_shades(width), *counts, strict=True))
             if any(column)
         )
+        if not layers:  # the memory stayed empty
+            continue
+        most = max(most, width)
         steps = tuple(float(e.step) for e in events)
         charts.append(Areas(setting.config.method_title, "step", "samples", steps, layers))
     shades = ", from the first class (dark) to the last (light)" if most > MAX_LEGEND else ""
