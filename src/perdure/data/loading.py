@@ -160,7 +160,7 @@ def find_nearby(name: str | Spec, root: Path | str | None = None) -> Path | None
     """
     spec = find_spec(name)
     nearby = (base for folder in _roots(spec, root) for base in _nearby_folders(folder))
-    return next((base for base in nearby if _copies(spec, base, all)), None)
+    return next((base for base in nearby if _copies(spec, base)), None)
 
 
 def _nearby_folders(folder: Path) -> Iterator[Path]:
@@ -397,10 +397,7 @@ def _counted(contents: Contents, spec: Spec, on_progress: OnProgress) -> Content
 def _find(spec: Spec, root: Path | str | None) -> list[_Location]:
     """Copies in the first folder with files of the dataset: the complete ones, or the first."""
     for folder in _roots(spec, root):
-        if (
-            found := _copies(spec, folder, complete=True)
-            or _copies(spec, folder, complete=False)[:1]
-        ):
+        if found := _copies(spec, folder) or _copies(spec, folder, complete=False)[:1]:
             return found
     return []
 
@@ -412,7 +409,7 @@ def download_folder(spec: Spec, root: Path | str | None) -> Path:
     return cache.folder() if root is None else Path(root)
 
 
-def _copies(spec: Spec, folder: Path, *, complete: bool) -> list[_Location]:
+def _copies(spec: Spec, folder: Path, *, complete: bool = True) -> list[_Location]:
     """The copies in a folder that have all of their files, or any of them."""
     enough = all if complete else any
     return [

@@ -138,7 +138,7 @@ class ConsistentReplay(ReplayLearner):
         return self.with_shared_draws(lambda: self.logits(x_m)), self.logits(x)
 
     def _may_share_draws(self) -> bool:
-        """Whether networks may draw and no CUDA graph is being captured: it could not repeat draws."""
+        """Whether networks may draw, and no CUDA graph is captured, which cannot repeat draws."""
         captured = self.device.type == "cuda" and torch.cuda.is_current_stream_capturing()
         return not (captured or self.forward_batches.per_sample)
 
