@@ -371,9 +371,9 @@ def test_runs_without_networks_keep_their_analysis(
 @pytest.mark.parametrize(
     ("argv", "message"),
     [
-        (["nowhere"], "nowhere is not a folder"),
+        (["nowhere"], "nowhere does not exist"),
         (["."], "contains no runs"),
-        ([], "runs is not a folder"),
+        ([], "runs does not exist"),
         ([".", "--sigmas", "0,much"], "--sigmas is '0,much'"),
         ([".", "--sigmas", "1,0"], "sigmas are 1, 0"),
         ([".", "--draws", "0"], "draws is 0"),

@@ -111,7 +111,7 @@ def test_analyses_without_data_are_explained(capfd: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["nowhere"], "nowhere is not a folder"),
+        (["nowhere"], "nowhere does not exist"),
         (["empty"], "empty contains no runs"),
         (["runs", "-o", "file/x.html"], "-o file cannot be written"),
         (["runs", "-o", "empty"], "-o empty is a folder"),

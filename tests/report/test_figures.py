@@ -188,7 +188,8 @@ def test_final_accuracy_next_to_the_published_one(tmp_path: Path) -> None:
     first, *_, last = dots.dots
     assert (first.label, first.mean, first.published_mean) == ("CLS-ER 500", 93.0, 92.05)
     assert last.label == "SGD"
-    assert dots.lowest == 87.0  # SGD is off the scale
+    assert dots.lowest is not None
+    assert last.mean < dots.lowest <= first.mean  # SGD is off the scale
 
 
 def test_a_stream_without_tasks_shows_classes(tmp_path: Path) -> None:

@@ -151,7 +151,7 @@ def test_a_file_that_differs_from_the_manifest_is_not_used(tmp_path: Path, name:
 
 
 def test_without_runs_there_is_nothing_to_read(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="not a folder"):
+    with pytest.raises(ValueError, match="does not exist"):
         collect([tmp_path / "nothing"])
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos" / "beach.jpg").touch()

@@ -333,7 +333,8 @@ def read_runs(roots: Iterable[Path]) -> tuple[list[RunRecord], list[SkippedFolde
     skipped: list[SkippedFolder] = []
     for root in roots:
         if not root.is_dir():
-            raise ValueError(f"{root} is not a folder")
+            problem = "is not a folder" if root.exists() else "does not exist"
+            raise ValueError(f"{root} {problem}; name a folder that `perdure run` has written")
         for path in _candidates(root):
             place = path.relative_to(root.parent).as_posix() if path != root else root.name
             found = _read_or_skip(path, printable(place or str(root)))

@@ -18,7 +18,7 @@ from perdure.results.table import Section, Setting, on_different_streams, slug
 
 _IN_FULL = ("clser", "mean-er")
 FAR = 2.0
-"""The lowest mean is off the scale if its distance is this many times the range of the others."""
+"""The lowest dot is off the scale if its distance is this many times the range of the others."""
 
 
 def overview(section: Section) -> Figure | None:
@@ -46,7 +46,7 @@ def overview(section: Section) -> Figure | None:
 
 
 def lowest(dots: Sequence[Dot]) -> float | None:
-    """The lowest mean to draw to scale; None to draw all of them.
+    """The lowest value to draw to scale, of means and bars; None to draw all of them.
 
     >>> from perdure.report.charts import Style
     >>> style = Style("blue")
@@ -54,11 +54,21 @@ def lowest(dots: Sequence[Dot]) -> float | None:
     86.0
     >>> lowest([Dot(str(m), style, m, None, None, None) for m in (80.0, 86.0, 92.0)]) is None
     True
+    >>> lowest([Dot(str(m), style, m, 2.6, None, None) for m in (93.0, 95.0, 95.1)]) is None
+    True
     """
-    means = sorted(dot.mean for dot in dots)
-    if len(means) < 3 or means[1] - means[0] <= FAR * (means[-1] - means[1]):
+    first, *others = sorted(map(_extent, dots))
+    if len(others) < 2:
         return None
-    return means[1]
+    low, high = min(low for low, _ in others), max(high for _, high in others)
+    return low if low - first[1] > FAR * (high - low) else None
+
+
+def _extent(dot: Dot) -> tuple[float, float]:
+    """The lowest and the highest value of a dot, its bar, and the published ones."""
+    pairs = [(dot.mean, dot.std), (dot.published_mean, dot.published_std)]
+    ends = [mean + sign * (std or 0) for mean, std in pairs if mean is not None for sign in (-1, 1)]
+    return min(ends), max(ends)
 
 
 def task_accuracy(settings: Sequence[Setting]) -> Figure | None:
