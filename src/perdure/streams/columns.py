@@ -119,16 +119,28 @@ def is_unnamed(name: str) -> bool:
     return _UNNAMED.fullmatch(name.strip()) is not None
 
 
-def are_row_numbers(values: Sequence[Any]) -> bool:
-    """Whether these are the integers from 0 or from 1 in order; False for fewer than 20 values.
+_INTEGER = re.compile(r"\s*-?\d{1,40}\s*")
 
-    >>> [are_row_numbers(values) for values in (range(20), range(1, 21), [*range(19), 0], range(5))]
-    [True, True, False, False]
+
+def increases_by_row(values: Sequence[Any]) -> bool:
+    """Whether these are integers, each larger than the one before; False for fewer than 20.
+
+    Integers may be text, as in CSV files; whole numbers with decimals are measurements.
+
+    >>> [increases_by_row(values) for values in (range(20), [*range(19), 0], range(5))]
+    [True, False, False]
     """
     if len(values) < 20:
         return False
-    start = int(str(values[0]).strip() == "1")
-    return all(str(value).strip() == str(row) for row, value in enumerate(values, start))
+    before = -math.inf
+    for value in values:
+        written = isinstance(value, str) and _INTEGER.fullmatch(value)
+        if not (written or isinstance(value, int | np.integer)):
+            return False
+        if (number := int(value)) <= before:
+            return False
+        before = number
+    return True
 
 
 def is_missing(value: Any) -> bool:

@@ -14,8 +14,8 @@ import torch
 from perdure.arguments import as_count, as_list, check_choices
 from perdure.records import Samples
 from perdure.streams.columns import (
-    are_row_numbers,
     as_text,
+    increases_by_row,
     is_missing,
     is_unnamed,
     read_columns,
@@ -72,7 +72,7 @@ def from_table(
         target: Column with the class.
         features: Columns to use as inputs; by default all that have no other purpose. A column
             without a name, such as the row numbers that pandas writes, must be listed. A column
-            that contains the numbers of the rows produces a warning.
+            of integers that increases from row to row produces a warning.
         categorical: Columns with numbers, dates, or numbers and text that are categories. Dates as
             text, and text among numbers, produce a warning in other columns.
         tasks: A column, whose values are the tasks in the order in which they first appear; or the
@@ -153,8 +153,8 @@ def from_table(
     if not n:
         raise ValueError("the table has no rows")
     for column in used:
-        if are_row_numbers(columns[column]):
-            _warn_of_row_numbers(column, encoder)
+        if increases_by_row(columns[column]):
+            _warn_of_order(column, encoder)
     texts = texts_of(columns[target], target)
     known_classes = () if encoder is None else encoder.class_names
     classes = _classes(texts, target, known_classes)
@@ -255,12 +255,13 @@ def _find_gaps(
     return found
 
 
-def _warn_of_row_numbers(column: str, encoder: Encoder | None) -> None:
-    """Warn of a column that contains the numbers of the rows."""
+def _warn_of_order(column: str, encoder: Encoder | None) -> None:
+    """Warn of a column that shows the position of a row in the table."""
     remedy = "leave it out of features" if encoder is None else "create a new encoder without it"
     warnings.warn(
-        f"column {column!r} contains the numbers of the rows; a network can learn the class of "
-        f"a row from its position, and tests are then too optimistic: {remedy}",
+        f"column {column!r} increases from row to row, like row numbers, identifiers or times; a "
+        "network can learn the class of a row from its position, and tests are then too "
+        f"optimistic: {remedy}, unless it is meant as an input",
         stacklevel=3,
     )
 
