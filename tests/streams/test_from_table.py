@@ -608,6 +608,24 @@ def test_a_target_with_a_value_for_nearly_every_row_is_refused() -> None:
         from_table({"km": [1, 2], "price": [0.5, 1.5]}, "price", encoder=encoder, test_share=0)
 
 
+def test_a_target_of_many_whole_numbers_in_few_rows_each_produces_a_warning() -> None:
+    draws = np.random.default_rng(0)
+    price = np.rint(draws.normal(300, 60, 1000)).astype(int)
+    with pytest.warns(UserWarning, match="'price'.*quantities"):
+        from_table({"km": draws.normal(size=1000), "price": price}, "price", test_share=0)
+    with pytest.raises(ValueError, match=r"'price'.*quantities.*two rows"):
+        from_table({"km": draws.normal(size=30), "price": draws.permutation(30)}, "price")
+
+
+@pytest.mark.parametrize("count", [2, 100, 150])
+def test_classes_may_be_whole_numbers(count: int) -> None:
+    codes = list(range(1000, 1000 + count))
+    km = np.random.default_rng(0).normal(size=10 * count)
+    first = from_table({"km": km, "code": codes * 10}, "code")
+    few = {"km": km[:count], "code": codes}
+    assert from_table(few, "code", encoder=first.encoder, test_share=0).classes == count
+
+
 def test_rows_can_keep_their_order(tmp_path: Path) -> None:
     (tmp_path / "rides.csv").write_text(as_csv(RIDES))
     text = f"{tmp_path / 'rides.csv'},target=kind,features=km,standardise=no,test_share=0"

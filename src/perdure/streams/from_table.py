@@ -10,6 +10,7 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from perdure.arguments import as_count, as_list, check_choices
 from perdure.records import Samples
@@ -32,6 +33,11 @@ from perdure.streams.layout import (
 )
 from perdure.streams.stream import Stream
 from perdure.streams.table_encoder import TableEncoder, missing_values, warn_of_scales
+
+MANY_CLASSES = 100
+FEW_ROWS = 10
+"""More whole numbers than that, most of them in fewer rows, produce a warning: such are prices and
+counts. Classes with numbers as names are fewer, or have enough rows to be learned and tested."""
 
 
 def from_table(
@@ -159,7 +165,6 @@ def from_table(
     known_classes = () if encoder is None else encoder.class_names
     classes = _classes(texts, target, known_classes)
     warn_of_single_class(known_classes, classes)
-    _check_numbers(classes, target, len(known_classes), n)
     labels = labels_of(texts, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
@@ -172,6 +177,7 @@ def from_table(
         keys = texts_of(columns[keep_together], keep_together, as_text)
     ids = as_ids(keys, n)
     share = 0.0 if test is not None else TEST_SHARE if test_share is None else test_share
+    _check_numbers(labels, classes, target, len(known_classes), tested=share != 0)
     held_out = layout.hold_out(labels, ids, share)
     trained = is_trained(n, held_out)
     first = layout.parts(labels)[0] if standardise != "all tasks" else torch.arange(n)
@@ -291,22 +297,33 @@ def _classes(texts: Sequence[str], target: str, known: Sequence[str]) -> list[st
         return [*known, *sorted(found)]
 
 
-def _check_numbers(classes: Sequence[str], target: str, known: int, rows: int) -> None:
+def _check_numbers(
+    labels: Tensor, classes: Sequence[str], target: str, known: int, *, tested: bool
+) -> None:
     """Warn if the classes look like the values of a quantity.
 
-    Raises ValueError if they surely are: there are more values, besides the first `known` classes,
-    than half of the rows.
+    Raises ValueError if they surely are: there are more values with fractions, besides the first
+    `known` classes, than half of the rows; or every row has a different number, so that none can be tested.
     """
     try:
         fractions = sum(not float(name).is_integer() for name in classes)
     except ValueError:
         return
-    if not fractions:
-        return
-    problem = (
-        f"the target {target!r} has numbers with fractions, and each of its {len(classes)} "
-        "values becomes a class of its own; perdure does not predict quantities"
-    )
-    if len(classes) - known > rows / 2:
-        raise ValueError(problem)
-    warnings.warn(problem, stacklevel=3)
+    rows = torch.bincount(labels, minlength=len(classes))[known:]  # of each new class
+    no_quantities = "each becomes a class of its own; perdure does not predict quantities"
+    if fractions:
+        problem = f"the target {target!r} has {len(classes)} numbers, some with fractions, and "
+        if len(rows) > len(labels) / 2:
+            raise ValueError(problem + no_quantities)
+        warnings.warn(problem + no_quantities, stacklevel=3)
+    elif tested and len(rows) == len(labels):
+        raise ValueError(
+            f"the target {target!r} has a different number in each of the {len(labels)} rows, and "
+            f"{no_quantities}, and a class needs two rows to be tested"
+        )
+    elif len(rows) > MANY_CLASSES and (rows < FEW_ROWS).float().mean() > 0.5:
+        warnings.warn(
+            f"the target {target!r} has {len(rows)} different numbers, most of them in fewer than "
+            f"{FEW_ROWS} rows, and {no_quantities}",
+            stacklevel=3,
+        )
