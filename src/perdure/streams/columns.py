@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from perdure.arguments import is_list
@@ -155,28 +156,35 @@ def is_missing(value: Any) -> bool:
         return False
 
 
-def is_numeric(name: str, values: Sequence[Any]) -> bool:
-    """Whether all values are numbers or missing; ValueError if a number is infinite."""
-    infinite = []
-    for value in values:
-        if is_missing(value):
+def is_numeric(name: str, values: Sequence[Any], rows: Iterable[int]) -> bool:
+    """Whether all values in these rows are numbers or missing."""
+    for row in rows:
+        value = values[row]
+        if is_missing(value) or isinstance(value, bool | int | float | np.number | np.bool_):
             continue
-        if isinstance(value, str):
-            if not reads_as_number(value):
-                return False
-            number = float(value)
-        elif isinstance(value, bool | int | float | np.number | np.bool_):
-            number = as_number(value)
-        else:
+        if not isinstance(value, str):
             raise ValueError(
                 f"column {name!r} contains {type(value).__name__} values; convert it to numbers "
                 "or text, or leave it out of features"
             )
-        if not math.isfinite(number):
-            infinite.append(value)
-    if infinite:
-        raise ValueError(f"column {name!r} contains the infinite value {infinite[0]}")
+        if not reads_as_number(value):
+            return False
     return True
+
+
+def numbers_of(name: str, values: Sequence[Any], rows: Iterable[int]) -> npt.NDArray[np.float64]:
+    """The values of a column in these rows, NaN if they are missing.
+
+    Raises:
+        ValueError: If one is infinite or not a number.
+    """
+    numbers = []
+    for row in rows:
+        try:
+            numbers.append(as_number(values[row]))
+        except ValueError as error:
+            raise ValueError(f"column {name!r}, row {row + 1}: {error}") from None
+    return np.array(numbers, dtype=np.float64)
 
 
 def reads_as_number(text: str) -> bool:
@@ -217,7 +225,7 @@ def as_number(value: Any) -> float:
             f"{text!r} is not a number, unlike the other values; correct it or leave it empty"
         ) from None
     if math.isinf(number):
-        raise ValueError(f"{value!r} is infinite")
+        raise ValueError(f"{number} is infinite; correct it or leave it empty")
     return number
 
 

@@ -303,7 +303,8 @@ def _check_numbers(
     """Warn if the classes look like the values of a quantity.
 
     Raises ValueError if they surely are: there are more values with fractions, besides the first
-    `known` classes, than half of the rows; or every row has a different number, so that none can be tested.
+    `known` classes, than half of the rows; or every row has a different number, so that none can
+    be tested.
     """
     try:
         fractions = sum(not float(name).is_integer() for name in classes)
