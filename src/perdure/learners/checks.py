@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from perdure.records import label_remedy
 from perdure.structures import Inputs, as_tensors, dtype_name, leaves, length, map_leaves
 
 Augment = Callable[[Any, torch.Generator], Any]
@@ -119,11 +120,15 @@ def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
         raise ValueError(f"labels are {describe(labels)}; expected one integer per sample, [n]")
     _check_dense("labels", found)
     if found.ndim != 1:
-        raise ValueError(f"labels are {describe(found)}; expected one integer per sample, [n]")
+        raise ValueError(
+            f"labels are {describe(found)}; expected one integer per sample, [n]"
+            f"{label_remedy(found)}"
+        )
     if found.dtype not in _LABELS:
         names = ", ".join(map(dtype_name, _LABELS))
         raise ValueError(
             f"labels have dtype {dtype_name(found.dtype)}; expected integers, one of {names}"
+            f"{label_remedy(found)}"
         )
     if len(found) != length(inputs):
         hint = "; the network gets the parts of a list or tuple as several arguments"
@@ -147,6 +152,8 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
         remedy = "" if low < 0 else "; create the learner with grow=True to add outputs"
         if low == 1 and high == classes > 1:
             remedy = ", because classes are numbered from 0; subtract 1 from the labels"
+        elif low == 0 and high == classes == 1:
+            remedy = "; two classes need a network with two outputs"
         raise ValueError(
             f"labels range from {int(low)} to {int(high)}; the network has {count_outputs(classes)}"
             f", so expected {f'0 to {classes - 1}' if classes > 1 else '0'}{remedy}"
