@@ -309,6 +309,8 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert stream_from_files("images", f"{tmp_path / 'pets'},size=2x3").shape == (3, 2, 3)
     with pytest.raises(ValueError, match="'colour=red'; expected NAME=VALUE"):
         stream_from_files("images", f"{tmp_path / 'pets'},colour=red")
+    with pytest.raises(ValueError, match="commas separate options"):
+        stream_from_files("images", f"{tmp_path}/cats, dogs,size=2")
 
 
 def test_later_folders_keep_the_labels_and_the_size_of_earlier_ones(tmp_path: Path) -> None:
@@ -364,9 +366,11 @@ def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:
             encoder.encode(wrong)
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.png")
-    for path in (tmp_path / "pipe.png", tmp_path / "none.png", tmp_path):
+    for path in (tmp_path / "pipe.png", tmp_path / "none.png"):
         with pytest.raises(ValueError, match="no such file"):
             encoder.encode(str(path))
+    with pytest.raises(ValueError, match="is a folder"):
+        encoder.encode(tmp_path)
     assert encoder.decode([1]) == ["dog"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import time
@@ -143,7 +144,7 @@ def test_columns_without_single_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no column 'kind'"):
         from_table([], "kind")
     for column in (None, ["kind"]):
-        with pytest.raises(ValueError, match="no column"):
+        with pytest.raises(ValueError, match="name of a column"):
             from_table(RIDES, column)  # type: ignore[arg-type]
     assert from_table(RIDES, "kind", categorical=None).shape == from_table(RIDES, "kind").shape
     with pytest.raises(ValueError, match="'x' is a single value"):
@@ -398,6 +399,32 @@ def test_wrong_values_of_arguments_are_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match="share" if name == "test_share" else name) as refused:
         from_table(RIDES, "kind", **wrong)
     assert repr(value) in str(refused.value) or name == "tasks"
+
+
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (b"PK\x03\x04" + bytes(30), "Excel"),
+        (b"\xd0\xcf\x11\xe0" + bytes(30), "Excel"),
+        (gzip.compress(b"km,kind\n1,a\n"), "gzip"),
+        ("km,kind\n1,café\n".encode("cp1252"), "UTF-8"),
+        ("km,kind\n1,a\n".encode("utf-16"), "UTF-8"),
+    ],
+)
+def test_files_other_than_csv_in_utf8_are_refused(content: bytes, key: str, tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"rides\.csv is .*{key}.*DataFrame") as refused:
+        from_table(tmp_path / "rides.csv", "kind")
+    assert "codec" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["target", "keep_together"])
+def test_a_column_is_given_by_its_name(name: str) -> None:
+    pandas = pytest.importorskip("pandas", reason="optional package not installed")
+    rides = pandas.DataFrame(RIDES)
+    wrong: dict[str, Any] = {"target": "kind", name: rides["rider"]}
+    with pytest.raises(ValueError, match=f"{name} is of type Series; .* name of a column"):
+        from_table(rides, **wrong)
 
 
 def test_whole_numbers_and_switches_may_be_of_numpy() -> None:

@@ -65,8 +65,24 @@ _QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*+"', re.MULTILINE)
 """A quoted cell of a CSV file, whatever the separator."""
 
 
+_BINARY = {
+    b"PK\x03\x04": "a zip archive or an Excel workbook",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook",
+    b"\x1f\x8b": "a gzip archive",
+}
+"""What a file is that starts with these bytes."""
+
+
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     try:
+        with path.open("rb") as content:
+            start = content.read(4)
+        for magic, kind in _BINARY.items():
+            if start.startswith(magic):
+                raise ValueError(
+                    f"{path} is {kind}, not CSV; unpack it or save it as CSV in UTF-8, or pass a "
+                    "DataFrame"
+                )
         with path.open(encoding="utf-8-sig", newline="") as file:
             unquoted = _QUOTED.sub('""', file.read(65536))
             first = next(filter(str.strip, unquoted.splitlines()), "")
@@ -75,8 +91,13 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
             separator = max(",;\t|", key=first.count)
             reader = csv.reader(file, delimiter=separator)
             rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
+    except UnicodeError:
+        raise ValueError(
+            f"{path} is not text in UTF-8; save it as CSV in UTF-8, or pass a DataFrame, such as "
+            "pandas.read_csv(path, encoding='cp1252') for a file in a Windows encoding"
+        ) from None
+    except (OSError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error}") from None
     if not rows:
         raise ValueError(f"{path} is empty; expected a header and rows")
     (_, header), *values = rows

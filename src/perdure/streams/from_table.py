@@ -133,6 +133,10 @@ def from_table(
         raise ValueError("give either test or test_share, not both")
     if encoder is not None and not isinstance(encoder, TableEncoder):
         raise ValueError(f"the encoder is of type {type(encoder).__name__}, not TableEncoder")
+    for argument, value in (("target", target), ("keep_together", keep_together)):
+        if not isinstance(value, str if argument == "target" else str | None):
+            kind = type(value).__name__
+            raise ValueError(f"{argument} is of type {kind}; expected the name of a column")
     columns = read_columns(table)
     task_column = tasks if isinstance(tasks, str) else None
     special = [target, *(c for c in (task_column, keep_together) if c is not None)]

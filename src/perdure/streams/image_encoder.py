@@ -103,6 +103,8 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> tuple[Tensor, int 
     try:
         given = isinstance(source, Image.Image)
         if isinstance(source, str | os.PathLike):
+            if Path(source).is_dir():
+                raise ValueError("it is a folder; expected a file")
             if not Path(source).is_file():  # opening a pipe would wait for a writer
                 raise ValueError("there is no such file")
         elif not (given or hasattr(source, "read")):
