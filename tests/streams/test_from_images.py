@@ -326,6 +326,17 @@ def test_later_folders_keep_the_labels_and_the_size_of_earlier_ones(tmp_path: Pa
     assert third.tests[0].samples().labels.tolist() == [4]
 
 
+def test_classes_that_differ_in_case_only_produce_a_warning(tmp_path: Path) -> None:
+    fill(tmp_path / "first", "cat", "dog")
+    first = from_image_folder(tmp_path / "first", size=2)
+    fill(tmp_path / "second", "Cat", "dog")
+    with pytest.warns(UserWarning, match="'Cat' and 'cat'"):
+        from_image_folder(tmp_path / "second", encoder=first.encoder)
+    if len(list(fill(tmp_path / "third", "A", "a").iterdir())) > 1:  # where case matters
+        with pytest.warns(UserWarning, match="'a' and 'A'"):
+            from_image_folder(tmp_path / "third", size=2)
+
+
 def test_the_size_must_be_that_of_the_encoder(tmp_path: Path) -> None:
     encoder = ImageEncoder(class_names=("cat",), height=4, width=6)
     fill(tmp_path, "cat", "dog")

@@ -23,7 +23,13 @@ from perdure.streams.image_encoder import (
     read_images,
     warn_of_low_values,
 )
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream, warn_of_single_class
+from perdure.streams.layout import (
+    TEST_SHARE,
+    Layout,
+    build_stream,
+    warn_of_cases,
+    warn_of_single_class,
+)
 from perdure.streams.stream import Augment, Normaliser, Stream
 
 
@@ -121,6 +127,7 @@ def from_image_folder(
     names = [*known, *sorted({image.label for image in train} - set(known))]
     reader = msgspec.structs.replace(reader, class_names=tuple(names))
     warn_of_single_class(known, names)
+    warn_of_cases(known, names, f"the folders in {root} are")
     labels = labels_of([image.label for image in train], names)
     if by_folder:
         layout = Layout.by_value([image.task for image in train])

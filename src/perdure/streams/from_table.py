@@ -29,6 +29,7 @@ from perdure.streams.layout import (
     Layout,
     build_stream,
     is_trained,
+    warn_of_cases,
     warn_of_single_class,
 )
 from perdure.streams.stream import Stream
@@ -167,8 +168,9 @@ def from_table(
             _warn_of_order(column, encoder)
     texts = texts_of(columns[target], target)
     known_classes = () if encoder is None else encoder.class_names
-    classes = _classes(texts, target, known_classes)
+    classes = _classes(texts, known_classes)
     warn_of_single_class(known_classes, classes)
+    warn_of_cases(known_classes, classes, f"the target {target!r} has")
     labels = labels_of(texts, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
@@ -276,7 +278,7 @@ def _warn_of_order(column: str, encoder: Encoder | None) -> None:
     )
 
 
-def _classes(texts: Sequence[str], target: str, known: Sequence[str]) -> list[str]:
+def _classes(texts: Sequence[str], known: Sequence[str]) -> list[str]:
     """The known classes, then others in ascending order, numbers by value.
 
     Of several spellings of a whole number, the shortest is the name.
@@ -287,14 +289,6 @@ def _classes(texts: Sequence[str], target: str, known: Sequence[str]) -> list[st
         if c not in places and plain(c) not in places:
             spellings[plain(c)] = min(spellings.get(plain(c), c), c, key=len)
     found = list(spellings.values())
-    cases = {name.casefold(): name for name in known}
-    pairs = [(c, cases.setdefault(c.casefold(), c)) for c in found]
-    if alike := [f"{c!r} and {other!r}" for c, other in pairs if c != other]:
-        warnings.warn(
-            f"the target {target!r} has classes that differ only in case: {first_names(alike)}; "
-            "if they are the same, change the spelling in the table",
-            stacklevel=3,
-        )
     try:
         return [*known, *sorted(found, key=float)]
     except ValueError:
