@@ -236,6 +236,29 @@ def test_nested_tensors_are_refused() -> None:
         ER(linear(), buffer_size=4).observe(nested, LABELS[:2])
 
 
+def test_masked_values_are_refused() -> None:
+    rows: Any = np.ma.masked_less(np.ones((4, 3), np.float32), 0)
+    labels: Any = np.ma.masked_less(np.arange(4) % 2, 0)
+    learner = SGD(nn.Linear(3, 2))
+    learner.observe(rows, labels)  # nothing is masked
+    rows[1, 2] = labels[3] = np.ma.masked
+    for pair in ((rows, labels.filled(0)), (rows.filled(0), labels)):
+        with pytest.raises(ValueError, match="masked"):
+            learner.observe(*pair)
+        with pytest.raises(ValueError, match="masked"):
+            from_tensors(*pair)
+    assert int(learner.steps) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("method", [SGD, partial(CLSER, buffer_size=20)])
+def test_networks_compiled_with_torch_jit_are_refused(method: Any) -> None:
+    compiled = torch.jit.script(nn.Linear(3, 2))
+    for network in (compiled, nn.Sequential(compiled)):
+        with pytest.raises(ValueError, match=r"torch\.jit"):
+            method(network)
+
+
 def test_a_scalar_among_the_inputs_is_refused() -> None:
     with pytest.raises(ValueError, match="scalar"):
         ER(Text(), buffer_size=6).observe({**ENCODING, "scale": torch.tensor(1.0)}, LABELS)

@@ -15,7 +15,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from perdure.records import label_remedy
-from perdure.structures import Inputs, as_tensors, dtype_name, leaves, length, map_leaves
+from perdure.structures import (
+    Inputs,
+    as_tensors,
+    check_unmasked,
+    dtype_name,
+    leaves,
+    length,
+    map_leaves,
+)
 
 Augment = Callable[[Any, torch.Generator], Any]
 """Maps raw inputs, a tensor or a structure of tensors, and a generator to augmented ones."""
@@ -107,6 +115,7 @@ def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
     if isinstance(labels, Tensor):
         found = labels
     elif isinstance(labels, list | tuple) or hasattr(labels, "__array__"):
+        check_unmasked(labels, "labels")
         try:
             array = np.asarray(labels)
         except ValueError as error:  # lists of different lengths
@@ -170,7 +179,15 @@ def count_outputs(number: int) -> str:
 
 
 def check_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a network that are trained; ValueError if there are none."""
+    """Return the parameters of a network that are trained; ValueError if there are none.
+
+    Also refuses networks of which no learner can be created.
+    """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
+        raise ValueError(
+            "the network was compiled with torch.jit, and a learner cannot copy its state; pass "
+            "the network that was compiled"
+        )
     found = [p for p in network.parameters() if p.requires_grad]
     if not found:
         raise ValueError("the network has no parameters to train; frozen ones do not count")

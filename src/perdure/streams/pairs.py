@@ -13,7 +13,7 @@ from torch import Tensor
 from perdure.arguments import as_list
 from perdure.records import Samples, label_remedy
 from perdure.streams.stream import Test, rows_of
-from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes
+from perdure.structures import Inputs, as_tensors, check_unmasked, leaves, map_leaves, shapes
 
 Pair: TypeAlias = Sequence[Any] | Mapping[str, Any] | Samples
 """Inputs (a tensor or array [n, ...], or a dict or tuple, also nested, of them) and integer labels
@@ -59,6 +59,7 @@ def as_pair(batch: Pair, what: str = "a batch") -> tuple[Inputs, Tensor]:
     """The inputs, as a structure of tensors, and the labels of a batch."""
     inputs, labels = divide(batch, what)
     inputs = as_tensors(inputs)
+    check_unmasked(labels, "labels")
     try:
         return inputs, as_tensor(labels)
     except (TypeError, ValueError, RuntimeError):
