@@ -157,7 +157,7 @@ def customers(rows: int = 32) -> Tensor:
 def test_an_unscaled_table_produces_one_warning(inputs: Tensor) -> None:
     learner = SGD(nn.Linear(2, 3), lr=1e-9)
     labels = torch.arange(len(inputs)) % 3
-    with pytest.warns(UserWarning, match="standardise"):
+    with pytest.warns(UserWarning, match=r"inputs\[:, 1\].*standardise"):
         learner.observe(inputs, labels)
     learner.observe(inputs, labels)  # a warning would be an error here
 
@@ -187,6 +187,26 @@ def test_tables_of_usual_scale_produce_no_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SGD(network, lr=1e-9, normalise=normalise).observe(inputs, torch.arange(32) % 3)
+
+
+class Softmax(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(dim=1)
+
+
+@pytest.mark.parametrize(
+    "method", [SGD, partial(ER, buffer_size=20), partial(CLSER, buffer_size=20)]
+)
+def test_warnings_about_inputs_and_outputs_point_to_the_line_of_the_user(method: Any) -> None:
+    batch = customers(), torch.arange(32) % 3
+    with pytest.warns(UserWarning, match="softmax") as softmax:
+        method(Softmax(2, 3)).predict(batch[0])
+    with pytest.warns(UserWarning, match="standardise") as observed:
+        method(nn.Linear(2, 3), lr=1e-9).observe(*batch)
+    with pytest.warns(UserWarning, match="standardise") as fitted:
+        fit(method(nn.Linear(2, 3), lr=1e-9), [batch])
+    found = [warning.filename for caught in (softmax, observed, fitted) for warning in caught]
+    assert found == [__file__] * 3
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int64])

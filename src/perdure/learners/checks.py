@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -31,12 +32,21 @@ Augment = Callable[[Any, torch.Generator], Any]
 Labels: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[int]
 """Integer class labels [n]."""
 
+_PERDURE = str(Path(__file__).parents[1])
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INPUTS = (*_FLOATS, *_LABELS, torch.bool)
 _LARGEST_PIXEL = 255
 _LARGEST_SCALED = 16
 """Standardised images have smaller values than this."""
+
+
+def warn_caller(message: str) -> None:
+    """Issue a warning that points to the line of the user's code that called perdure."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PERDURE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
@@ -217,19 +227,21 @@ def has_unscaled_images(inputs: Inputs) -> bool:
     return False
 
 
-def is_unscaled_table(inputs: Inputs, network: nn.Module) -> bool:
-    """Return whether network inputs are rows of numbers with a column of large magnitude.
+def find_unscaled_column(inputs: Inputs, network: nn.Module) -> int | None:
+    """Return the column of the largest magnitude if inputs are rows of numbers and it is large.
 
     The mean magnitude of a batch is far below the limit for standardised columns, even with an
     outlier. Networks that normalise their inputs first accept any magnitude.
     """
-    if not (isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.is_floating_point()):
-        return False
+    table = isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.shape[1] > 0
+    if not (table and inputs.is_floating_point()):
+        return None
     layers = (module for module in network.modules() if not list(module.children()))
     if isinstance(next(layers), _BatchNorm | nn.LayerNorm):
-        return False
-    means = inputs.abs().mean(dim=0, dtype=torch.float32)
-    return bool(((means > _LARGEST_PIXEL) & means.isfinite()).any())
+        return None
+    means = inputs.abs().mean(dim=0, dtype=torch.float32).nan_to_num(0, posinf=0)
+    largest, column = means.max(dim=0)
+    return int(column) if largest > _LARGEST_PIXEL else None
 
 
 def _check_dense(what: str, tensor: Tensor) -> None:
