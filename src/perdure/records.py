@@ -51,6 +51,21 @@ class Samples(NamedTuple):
         return self.map(lambda t: t.to(device))
 
 
+def label_remedy(labels: Tensor) -> str:
+    """Return what turns labels into integers [n], as the end of a message; empty if unknown.
+
+    >>> label_remedy(torch.eye(3))
+    '; if they are one-hot, pass labels.argmax(1)'
+    """
+    if labels.ndim == 2 and labels.shape[1] == 1:
+        return "; pass labels.squeeze(1)"
+    if labels.ndim == 2:
+        return "; if they are one-hot, pass labels.argmax(1)"
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        return "; if they are class numbers, pass labels.long(), or labels.astype(int) of an array"
+    return ""
+
+
 def join(*parts: Samples) -> Samples:
     """Concatenate batches; logits are kept if all parts have them."""
     logits = [p.logits for p in parts if p.logits is not None]

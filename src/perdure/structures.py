@@ -65,7 +65,17 @@ def as_tensors(value: Any, name: str = "inputs") -> Inputs:
     return found
 
 
+def check_unmasked(values: Any, name: str) -> None:
+    """Raise ValueError if a NumPy masked array masks values, which torch would read."""
+    if np.ma.is_masked(values):
+        raise ValueError(
+            f"the array in {name} has masked values; replace them with .filled(value), or "
+            "leave out their samples"
+        )
+
+
 def _from_array(array: np.ndarray[Any, Any], name: str) -> Tensor:
+    check_unmasked(array, name)
     # Torch supports neither negative strides nor memory that it must not write to.
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()

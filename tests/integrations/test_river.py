@@ -6,6 +6,7 @@ import math
 import random
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -95,6 +96,17 @@ def test_features_that_are_no_numbers_are_refused_and_change_nothing(value: Any)
         for x, y in SEGMENTS[:10]:
             each.learn_one(x, y)
     assert classifier.predict_proba_one({"x": 2}) == other.predict_proba_one({"x": 2})
+
+
+@pytest.mark.parametrize("label", [None, math.nan, np.float32("nan"), pd.NA, 0.5, math.inf])
+def test_labels_that_name_no_class_are_refused_and_change_nothing(label: Any) -> None:
+    classifier = ContinualClassifier(batch_size=2)
+    for name in ("none", "nan", 1, 1.0, True):
+        classifier.learn_one({"x": 1.0}, name)
+    with pytest.raises(ValueError, match="the label is"):
+        classifier.learn_one({"y": 2.0}, label)
+    assert list(classifier.predict_proba_one({"x": 1.0})) == ["none", "nan", 1]
+    assert set(classifier._columns) == {"x"}
 
 
 def test_a_refused_sample_changes_nothing() -> None:

@@ -157,7 +157,7 @@ def customers(rows: int = 32) -> Tensor:
 def test_an_unscaled_table_produces_one_warning(inputs: Tensor) -> None:
     learner = SGD(nn.Linear(2, 3), lr=1e-9)
     labels = torch.arange(len(inputs)) % 3
-    with pytest.warns(UserWarning, match="standardise"):
+    with pytest.warns(UserWarning, match=r"inputs\[:, 1\].*standardise"):
         learner.observe(inputs, labels)
     learner.observe(inputs, labels)  # a warning would be an error here
 
@@ -187,6 +187,26 @@ def test_tables_of_usual_scale_produce_no_warning(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         SGD(network, lr=1e-9, normalise=normalise).observe(inputs, torch.arange(32) % 3)
+
+
+class Softmax(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).softmax(dim=1)
+
+
+@pytest.mark.parametrize(
+    "method", [SGD, partial(ER, buffer_size=20), partial(CLSER, buffer_size=20)]
+)
+def test_warnings_about_inputs_and_outputs_point_to_the_line_of_the_user(method: Any) -> None:
+    batch = customers(), torch.arange(32) % 3
+    with pytest.warns(UserWarning, match="softmax") as softmax:
+        method(Softmax(2, 3)).predict(batch[0])
+    with pytest.warns(UserWarning, match="standardise") as observed:
+        method(nn.Linear(2, 3), lr=1e-9).observe(*batch)
+    with pytest.warns(UserWarning, match="standardise") as fitted:
+        fit(method(nn.Linear(2, 3), lr=1e-9), [batch])
+    found = [warning.filename for caught in (softmax, observed, fitted) for warning in caught]
+    assert found == [__file__] * 3
 
 
 @pytest.mark.parametrize("dtype", [np.float64, np.float32, np.uint8, np.int64])
@@ -234,6 +254,29 @@ def test_nested_tensors_are_refused() -> None:
     nested = torch.nested.nested_tensor([torch.rand(4), torch.rand(4)])
     with pytest.raises(ValueError, match="dense"):
         ER(linear(), buffer_size=4).observe(nested, LABELS[:2])
+
+
+def test_masked_values_are_refused() -> None:
+    rows: Any = np.ma.masked_less(np.ones((4, 3), np.float32), 0)
+    labels: Any = np.ma.masked_less(np.arange(4) % 2, 0)
+    learner = SGD(nn.Linear(3, 2))
+    learner.observe(rows, labels)  # nothing is masked
+    rows[1, 2] = labels[3] = np.ma.masked
+    for pair in ((rows, labels.filled(0)), (rows.filled(0), labels)):
+        with pytest.raises(ValueError, match="masked"):
+            learner.observe(*pair)
+        with pytest.raises(ValueError, match="masked"):
+            from_tensors(*pair)
+    assert int(learner.steps) == 1
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("method", [SGD, partial(CLSER, buffer_size=20)])
+def test_networks_compiled_with_torch_jit_are_refused(method: Any) -> None:
+    compiled = torch.jit.script(nn.Linear(3, 2))
+    for network in (compiled, nn.Sequential(compiled)):
+        with pytest.raises(ValueError, match=r"torch\.jit"):
+            method(network)
 
 
 def test_a_scalar_among_the_inputs_is_refused() -> None:

@@ -164,8 +164,10 @@ def test_inputs_need_not_be_contiguous() -> None:
         (INPUTS, LABELS + 1, r"from 1 to 3; .*0 to 2.*from 0.*subtract"),
         (INPUTS, LABELS - 1, "labels range from -1 to 1"),
         (INPUTS, LABELS[:4], "6 inputs but 4 labels"),
-        (INPUTS, LABELS.float(), "dtype float32; expected integers"),
-        (INPUTS, LABELS[:, None], r"a tensor of shape \(6, 1\); expected one integer per sample"),
+        (INPUTS, LABELS.float(), r"dtype float32; expected integers.*long\(\)"),
+        (INPUTS, LABELS > 0, r"dtype bool; expected integers.*long\(\)"),
+        (INPUTS, LABELS[:, None], r"shape \(6, 1\); expected one integer per sample.*squeeze\(1\)"),
+        (INPUTS, torch.eye(6), r"shape \(6, 6\); expected one integer per sample.*argmax\(1\)"),
         (INPUTS, 1, "labels are of type int; expected one integer per sample"),
         (INPUTS, int, "labels are the class int, not an instance"),
         (INPUTS.tolist(), LABELS, r"torch\.tensor\(rows\)"),
@@ -185,6 +187,11 @@ def test_inputs_need_not_be_contiguous() -> None:
 def test_error_states_what_was_given_and_expected(inputs: Any, labels: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         SGD(linear()).observe(inputs, labels)
+
+
+def test_two_classes_need_two_outputs() -> None:
+    with pytest.raises(ValueError, match=r"1 output.*two outputs"):
+        SGD(nn.Linear(4, 1)).observe(INPUTS, LABELS % 2)
 
 
 def test_error_states_shape_and_dtype_of_earlier_inputs() -> None:

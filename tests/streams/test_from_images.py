@@ -128,7 +128,10 @@ def test_folders_without_images_that_can_be_read_produce_a_warning(tmp_path: Pat
     fill(tmp_path, "cat", "dog")
     (tmp_path / "owl").mkdir()
     (tmp_path / "owl" / "0.heic").write_bytes(b"")
-    with pytest.warns(UserWarning, match=r"no images.*owl.*JPEG"):
+    with (
+        pytest.warns(UserWarning, match=r"no images.*owl.*JPEG"),
+        pytest.warns(UserWarning, match=r"1 file .*\.heic"),
+    ):
         stream = from_image_folder(tmp_path, size=2)
     assert stream.class_names == ("cat", "dog")
     fill(tmp_path / "tasks", "day/cat", "day/dog", "night/cat")
@@ -136,6 +139,20 @@ def test_folders_without_images_that_can_be_read_produce_a_warning(tmp_path: Pat
         (tmp_path / "tasks" / name).mkdir(parents=True)
     with pytest.warns(UserWarning, match=r"left out: dusk, night/dog \("):
         from_image_folder(tmp_path / "tasks", size=2, tasks="folders")
+
+
+def test_images_in_formats_that_are_not_read_are_counted(tmp_path: Path) -> None:
+    for number, name in enumerate(["a.HEIC", "b.avif", "deeper/c.heic", "notes.txt", ".d.heic"]):
+        path = tmp_path / ("cat", "dog")[number % 2] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"")
+    with pytest.raises(ValueError, match=r"JPEG.*CLASS/IMAGE.*3 files .*\.avif, \.heic\b"):
+        from_image_folder(tmp_path)
+    fill(tmp_path, "cat", "dog")
+    with pytest.warns(UserWarning, match=r"3 files .*\.avif, \.heic\).*convert") as caught:
+        stream = from_image_folder(tmp_path, size=2, test_share=0)
+    assert len(caught) == 1
+    assert len(stream.tasks[0].samples().labels) == 10
 
 
 def test_images_are_upright_rgb_of_one_size(tmp_path: Path) -> None:
@@ -292,6 +309,8 @@ def test_settings_can_be_written_as_text(tmp_path: Path) -> None:
     assert stream_from_files("images", f"{tmp_path / 'pets'},size=2x3").shape == (3, 2, 3)
     with pytest.raises(ValueError, match="'colour=red'; expected NAME=VALUE"):
         stream_from_files("images", f"{tmp_path / 'pets'},colour=red")
+    with pytest.raises(ValueError, match="commas separate options"):
+        stream_from_files("images", f"{tmp_path}/cats, dogs,size=2")
 
 
 def test_later_folders_keep_the_labels_and_the_size_of_earlier_ones(tmp_path: Path) -> None:
@@ -305,6 +324,17 @@ def test_later_folders_keep_the_labels_and_the_size_of_earlier_ones(tmp_path: Pa
     third = from_image_folder(fill(tmp_path / "third", "cat"), encoder=second.encoder)
     assert third.class_names == ("cow", "dog", "ant", "bee", "cat")
     assert third.tests[0].samples().labels.tolist() == [4]
+
+
+def test_classes_that_differ_in_case_only_produce_a_warning(tmp_path: Path) -> None:
+    fill(tmp_path / "first", "cat", "dog")
+    first = from_image_folder(tmp_path / "first", size=2)
+    fill(tmp_path / "second", "Cat", "dog")
+    with pytest.warns(UserWarning, match="'Cat' and 'cat'"):
+        from_image_folder(tmp_path / "second", encoder=first.encoder)
+    if len(list(fill(tmp_path / "third", "A", "a").iterdir())) > 1:  # where case matters
+        with pytest.warns(UserWarning, match="'a' and 'A'"):
+            from_image_folder(tmp_path / "third", size=2)
 
 
 def test_the_size_must_be_that_of_the_encoder(tmp_path: Path) -> None:
@@ -347,9 +377,11 @@ def test_the_encoder_reads_new_images_as_the_stream_did(tmp_path: Path) -> None:
             encoder.encode(wrong)
     if hasattr(os, "mkfifo"):
         os.mkfifo(tmp_path / "pipe.png")
-    for path in (tmp_path / "pipe.png", tmp_path / "none.png", tmp_path):
+    for path in (tmp_path / "pipe.png", tmp_path / "none.png"):
         with pytest.raises(ValueError, match="no such file"):
             encoder.encode(str(path))
+    with pytest.raises(ValueError, match="is a folder"):
+        encoder.encode(tmp_path)
     assert encoder.decode([1]) == ["dog"]
 
 
@@ -375,8 +407,9 @@ def postscript() -> bytes:
 def test_no_program_is_started_to_read_an_image(tmp_path: Path, started: Path, name: str) -> None:
     fill(tmp_path / "pets", "cat", "dog")
     (tmp_path / "pets/cat" / name).write_bytes(postscript())
-    if name == "1.eps":  # not an image, like other files
-        stream = from_image_folder(tmp_path / "pets", size=2, test_share=0)
+    if name == "1.eps":
+        with pytest.warns(UserWarning, match=r"\.eps"):
+            stream = from_image_folder(tmp_path / "pets", size=2, test_share=0)
         assert len(stream.tasks[0].samples().labels) == 10
     else:
         with pytest.raises(ValueError, match=r"1\.png cannot be read as an image"):

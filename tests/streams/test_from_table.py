@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 import time
@@ -29,7 +30,7 @@ RIDES: dict[str, list[Any]] = {
     "kind": ["car", "bike"] * (N // 2),
 }
 
-EVEN = list(range(0, 2 * N, 2))
+EVEN = list(range(2 * N, 0, -2))
 
 
 def as_csv(columns: dict[str, list[Any]], separator: str = ",") -> str:
@@ -122,7 +123,7 @@ def test_a_table_has_no_two_columns_of_one_name() -> None:
 
 
 def test_columns_may_be_tensors() -> None:
-    numbers = 2 * torch.arange(40)
+    numbers = 78 - 2 * torch.arange(40)
     stream = from_table({"x": numbers, "y": numbers // 2 % 12}, "y", test_share=0)
     assert stream.class_names == tuple(map(str, range(12)))
     assert stream.tasks[0].samples().labels.equal(numbers // 2 % 12)
@@ -132,7 +133,7 @@ def test_columns_may_be_tensors() -> None:
 def test_infinity_among_texts_is_a_text(values: list[str]) -> None:
     stream = from_table({"x": values * 10, "kind": ["a", "b"] * 10}, "kind", test_share=0)
     assert stream.shape == (2,)
-    with pytest.raises(ValueError, match="infinite value inf"):
+    with pytest.raises(ValueError, match="infinite"):
         from_table({"x": ["1", "inf"] * 10, "kind": ["a", "b"] * 10}, "kind")
 
 
@@ -143,7 +144,7 @@ def test_columns_without_single_values_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no column 'kind'"):
         from_table([], "kind")
     for column in (None, ["kind"]):
-        with pytest.raises(ValueError, match="no column"):
+        with pytest.raises(ValueError, match="name of a column"):
             from_table(RIDES, column)  # type: ignore[arg-type]
     assert from_table(RIDES, "kind", categorical=None).shape == from_table(RIDES, "kind").shape
     with pytest.raises(ValueError, match="'x' is a single value"):
@@ -400,6 +401,32 @@ def test_wrong_values_of_arguments_are_refused(wrong: dict[str, Any]) -> None:
     assert repr(value) in str(refused.value) or name == "tasks"
 
 
+@pytest.mark.parametrize(
+    ("content", "key"),
+    [
+        (b"PK\x03\x04" + bytes(30), "Excel"),
+        (b"\xd0\xcf\x11\xe0" + bytes(30), "Excel"),
+        (gzip.compress(b"km,kind\n1,a\n"), "gzip"),
+        ("km,kind\n1,café\n".encode("cp1252"), "UTF-8"),
+        ("km,kind\n1,a\n".encode("utf-16"), "UTF-8"),
+    ],
+)
+def test_files_other_than_csv_in_utf8_are_refused(content: bytes, key: str, tmp_path: Path) -> None:
+    (tmp_path / "rides.csv").write_bytes(content)
+    with pytest.raises(ValueError, match=rf"rides\.csv is .*{key}.*DataFrame") as refused:
+        from_table(tmp_path / "rides.csv", "kind")
+    assert "codec" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["target", "keep_together"])
+def test_a_column_is_given_by_its_name(name: str) -> None:
+    pandas = pytest.importorskip("pandas", reason="optional package not installed")
+    rides = pandas.DataFrame(RIDES)
+    wrong: dict[str, Any] = {"target": "kind", name: rides["rider"]}
+    with pytest.raises(ValueError, match=f"{name} is of type Series; .* name of a column"):
+        from_table(rides, **wrong)
+
+
 def test_whole_numbers_and_switches_may_be_of_numpy() -> None:
     expected = from_table(RIDES, "kind", chunks=2, max_categories=50, shuffle=False)
     numbers: dict[str, Any] = {
@@ -493,14 +520,14 @@ def test_an_encoder_reads_the_columns_of_the_first_table_only() -> None:
 
 
 @pytest.mark.parametrize("kind", [int, str, np.int64])
-@pytest.mark.parametrize("first", [0, 1])
-def test_row_numbers_with_a_name_produce_a_warning(first: int, kind: Any) -> None:
-    table = {**SORTED, "id": [kind(row + first) for row in range(40)]}
+@pytest.mark.parametrize(("first", "step"), [(0, 1), (1, 1), (-100_000, 1), (2, 7)])
+def test_integers_that_increase_by_row_produce_a_warning(first: int, step: int, kind: Any) -> None:
+    table = {**SORTED, "id": [kind(first + step * row) for row in range(40)]}
     cases: list[dict[str, Any]] = [{}, {"features": ["id"]}, {"categorical": ["id"]}]
     for options in cases:
-        with pytest.warns(UserWarning, match=r"'id'.*numbers of the rows.*features"):
+        with pytest.warns(UserWarning, match=r"'id' increases.*features"):
             encoder = from_table(table, "kind", **options).encoder
-    with pytest.warns(UserWarning, match=r"'id'.*numbers of the rows.*encoder"):
+    with pytest.warns(UserWarning, match=r"'id' increases.*encoder"):
         from_table(table, "kind", encoder=encoder)
     from_table(table, "kind", features=["km"])  # a warning would be an error
     from_table(table, "kind", keep_together="id")
@@ -508,9 +535,12 @@ def test_row_numbers_with_a_name_produce_a_warning(first: int, kind: Any) -> Non
 
 @pytest.mark.parametrize(
     "values",
-    [[*range(39), 7], [float(row) for row in range(40)], list(range(2, 42)), ["", *range(1, 40)]],
+    [
+        *([*range(39), 7], [*range(39), 38], list(range(40, 0, -1)), ["", *range(1, 40)]),
+        [float(row) for row in range(40)],
+    ],
 )
-def test_other_numbers_are_no_row_numbers(values: list[Any]) -> None:
+def test_other_numbers_do_not_show_the_position_of_a_row(values: list[Any]) -> None:
     from_table({**SORTED, "id": values}, "kind", missing="impute")
     few = {name: column[15:25] for name, column in SORTED.items()}
     from_table({**few, "id": list(range(10))}, "kind")  # too few rows to tell
@@ -603,6 +633,24 @@ def test_a_target_with_a_value_for_nearly_every_row_is_refused() -> None:
     encoder = TableEncoder(target="price", class_names=("0.5", "1.5"), columns=first.columns)
     with pytest.warns(UserWarning, match="quantities"):  # a small delivery of known classes
         from_table({"km": [1, 2], "price": [0.5, 1.5]}, "price", encoder=encoder, test_share=0)
+
+
+def test_a_target_of_many_whole_numbers_in_few_rows_each_produces_a_warning() -> None:
+    draws = np.random.default_rng(0)
+    price = np.rint(draws.normal(300, 60, 1000)).astype(int)
+    with pytest.warns(UserWarning, match="'price'.*quantities"):
+        from_table({"km": draws.normal(size=1000), "price": price}, "price", test_share=0)
+    with pytest.raises(ValueError, match=r"'price'.*quantities.*two rows"):
+        from_table({"km": draws.normal(size=30), "price": draws.permutation(30)}, "price")
+
+
+@pytest.mark.parametrize("count", [2, 100, 150])
+def test_classes_may_be_whole_numbers(count: int) -> None:
+    codes = list(range(1000, 1000 + count))
+    km = np.random.default_rng(0).normal(size=10 * count)
+    first = from_table({"km": km, "code": codes * 10}, "code")
+    few = {"km": km[:count], "code": codes}
+    assert from_table(few, "code", encoder=first.encoder, test_share=0).classes == count
 
 
 def test_rows_can_keep_their_order(tmp_path: Path) -> None:
@@ -825,6 +873,15 @@ def test_categories_that_are_mostly_unknown_produce_a_warning() -> None:
         [""] * 20,  # missing, not unknown
     ):
         encoder.encode({"city": city})  # a warning would be an error
+
+
+@pytest.mark.parametrize("value", [np.inf, -np.inf, np.float32("inf"), "inf"])
+def test_an_infinite_value_is_reported_with_its_place(value: Any) -> None:
+    for row in range(5):  # held out or not
+        km: list[Any] = [str(number) if value == "inf" else number for number in (1, 2, 4, 3, 5)]
+        km[row] = value
+        with pytest.raises(ValueError, match=rf"'km', row {row + 1}: .*; correct"):
+            from_table({"km": [*km, 6], "kind": ["a", "b"] * 3}, "kind")
 
 
 def test_a_value_that_is_no_number_is_reported_with_its_place() -> None:

@@ -17,6 +17,7 @@ from perdure.integrations.online import (
     MakeNetwork,
     OnlineClassifier,
 )
+from perdure.streams.columns import is_missing
 
 try:
     from river.base import MiniBatchClassifier
@@ -103,9 +104,11 @@ class ContinualClassifier(MiniBatchClassifier):  # type: ignore[misc]
             y: Label.
 
         Raises:
-            ValueError: If a feature is not a number, or if the training step fails, which discards
-                the samples of its batch and changes nothing else.
+            ValueError: If a feature is not a number, if the label is missing or a number with a
+                fraction, or if the training step fails, which discards the samples of its batch
+                and changes nothing else.
         """
+        _check_label(y)
         row = self._row(x, add=True)
         if len(self._rows) + 1 < self.batch_size:  # `observe` announces the labels of its batch
             self._online.announce([y])
@@ -167,6 +170,16 @@ class ContinualClassifier(MiniBatchClassifier):  # type: ignore[misc]
             if column is not None:
                 row[column] += value
         return row
+
+
+def _check_label(label: Hashable) -> None:
+    """Raise ValueError if a label is missing or a number with a fraction."""
+    if isinstance(label, str):  # any text is a name
+        return
+    if is_missing(label):
+        raise ValueError(f"the label is {label!r}; leave out samples without a label")
+    if isinstance(label, float | np.floating) and not float(label).is_integer():
+        raise ValueError(f"the label is {label!r}; expected a name or a whole number for a class")
 
 
 def _number(name: Hashable, value: Any) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,7 +15,16 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from perdure.structures import Inputs, as_tensors, dtype_name, leaves, length, map_leaves
+from perdure.records import label_remedy
+from perdure.structures import (
+    Inputs,
+    as_tensors,
+    check_unmasked,
+    dtype_name,
+    leaves,
+    length,
+    map_leaves,
+)
 
 Augment = Callable[[Any, torch.Generator], Any]
 """Maps raw inputs, a tensor or a structure of tensors, and a generator to augmented ones."""
@@ -22,12 +32,21 @@ Augment = Callable[[Any, torch.Generator], Any]
 Labels: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[int]
 """Integer class labels [n]."""
 
+_PERDURE = str(Path(__file__).parents[1])
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INPUTS = (*_FLOATS, *_LABELS, torch.bool)
 _LARGEST_PIXEL = 255
 _LARGEST_SCALED = 16
 """Standardised images have smaller values than this."""
+
+
+def warn_caller(message: str) -> None:
+    """Issue a warning that points to the line of the user's code that called perdure."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and frame.f_code.co_filename.startswith(_PERDURE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
@@ -106,6 +125,7 @@ def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
     if isinstance(labels, Tensor):
         found = labels
     elif isinstance(labels, list | tuple) or hasattr(labels, "__array__"):
+        check_unmasked(labels, "labels")
         try:
             array = np.asarray(labels)
         except ValueError as error:  # lists of different lengths
@@ -119,11 +139,15 @@ def read_labels(labels: Labels, inputs: Inputs) -> Tensor:
         raise ValueError(f"labels are {describe(labels)}; expected one integer per sample, [n]")
     _check_dense("labels", found)
     if found.ndim != 1:
-        raise ValueError(f"labels are {describe(found)}; expected one integer per sample, [n]")
+        raise ValueError(
+            f"labels are {describe(found)}; expected one integer per sample, [n]"
+            f"{label_remedy(found)}"
+        )
     if found.dtype not in _LABELS:
         names = ", ".join(map(dtype_name, _LABELS))
         raise ValueError(
             f"labels have dtype {dtype_name(found.dtype)}; expected integers, one of {names}"
+            f"{label_remedy(found)}"
         )
     if len(found) != length(inputs):
         hint = "; the network gets the parts of a list or tuple as several arguments"
@@ -147,6 +171,8 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
         remedy = "" if low < 0 else "; create the learner with grow=True to add outputs"
         if low == 1 and high == classes > 1:
             remedy = ", because classes are numbered from 0; subtract 1 from the labels"
+        elif low == 0 and high == classes == 1:
+            remedy = "; two classes need a network with two outputs"
         raise ValueError(
             f"labels range from {int(low)} to {int(high)}; the network has {count_outputs(classes)}"
             f", so expected {f'0 to {classes - 1}' if classes > 1 else '0'}{remedy}"
@@ -163,7 +189,15 @@ def count_outputs(number: int) -> str:
 
 
 def check_parameters(network: nn.Module) -> list[nn.Parameter]:
-    """Return the parameters of a network that are trained; ValueError if there are none."""
+    """Return the parameters of a network that are trained; ValueError if there are none.
+
+    Also refuses networks of which no learner can be created.
+    """
+    if any(isinstance(module, torch.jit.ScriptModule) for module in network.modules()):
+        raise ValueError(
+            "the network was compiled with torch.jit, and a learner cannot copy its state; pass "
+            "the network that was compiled"
+        )
     found = [p for p in network.parameters() if p.requires_grad]
     if not found:
         raise ValueError("the network has no parameters to train; frozen ones do not count")
@@ -193,19 +227,21 @@ def has_unscaled_images(inputs: Inputs) -> bool:
     return False
 
 
-def is_unscaled_table(inputs: Inputs, network: nn.Module) -> bool:
-    """Return whether network inputs are rows of numbers with a column of large magnitude.
+def find_unscaled_column(inputs: Inputs, network: nn.Module) -> int | None:
+    """Return the column of the largest magnitude if inputs are rows of numbers and it is large.
 
     The mean magnitude of a batch is far below the limit for standardised columns, even with an
     outlier. Networks that normalise their inputs first accept any magnitude.
     """
-    if not (isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.is_floating_point()):
-        return False
+    table = isinstance(inputs, Tensor) and inputs.ndim == 2 and inputs.shape[1] > 0
+    if not (table and inputs.is_floating_point()):
+        return None
     layers = (module for module in network.modules() if not list(module.children()))
     if isinstance(next(layers), _BatchNorm | nn.LayerNorm):
-        return False
-    means = inputs.abs().mean(dim=0, dtype=torch.float32)
-    return bool(((means > _LARGEST_PIXEL) & means.isfinite()).any())
+        return None
+    means = inputs.abs().mean(dim=0, dtype=torch.float32).nan_to_num(0, posinf=0)
+    largest, column = means.max(dim=0)
+    return int(column) if largest > _LARGEST_PIXEL else None
 
 
 def _check_dense(what: str, tensor: Tensor) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -11,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from perdure.learners.checks import describe
+from perdure.learners.checks import describe, warn_caller
 from perdure.learners.predictor import Predictor
 from perdure.randomness import global_state, set_global_state
 from perdure.structures import Inputs, layout, leaves, length, logits_of, select, to_device
@@ -57,10 +56,7 @@ def find_spec(predict: Predictor, inputs: Inputs, device: torch.device) -> Input
     _check_logits(logits, 1)
     _check_rows(predict, inputs, device, logits)
     if logits.shape[1] > 1 and (logits >= 0).all() and abs(float(logits.sum()) - 1) < 1e-4:
-        warnings.warn(
-            "the network returns probabilities instead of logits; remove its softmax",
-            stacklevel=2,
-        )
+        warn_caller("the network returns probabilities instead of logits; remove its softmax")
     return InputSpec(layout(one), logits.shape[1], 2 if norms else 1)
 
 
@@ -91,11 +87,10 @@ def _check_rows(predict: Predictor, inputs: Inputs, device: torch.device, alone:
         return
     low, high = (pair[1] - alone[0]).aminmax()  # equal differences change no prediction
     if high - low > _ROUNDING * alone.abs().max() + 1e-4:
-        warnings.warn(
+        warn_caller(
             "the network mixes the samples of a batch, so what it predicts for one depends on "
             "the others; compute each row [n, ...] separately, for example with "
-            "batch_first=True in recurrent and attention layers",
-            stacklevel=2,
+            "batch_first=True in recurrent and attention layers"
         )
 
 

@@ -32,10 +32,11 @@ from perdure.learners.checks import (
     check_parameters,
     count_outputs,
     describe,
+    find_unscaled_column,
     has_unscaled_images,
-    is_unscaled_table,
     read_inputs,
     read_labels,
+    warn_caller,
 )
 from perdure.learners.export import export
 from perdure.learners.growth import MAX_ADDED, check_outputs, find_head, grow_heads, grow_to_fit
@@ -435,16 +436,14 @@ class Learner(Undoable, ABC):
         if not self._checked_scale:  # once, because it waits for the device
             self._checked_scale = True
             if has_unscaled_images(inputs):
-                warnings.warn(
+                warn_caller(
                     "the network receives floating-point images with values up to 255; pass uint8 "
-                    "images, divide by 255, or pass normalise",
-                    stacklevel=2,
+                    "images, divide by 255, or pass normalise"
                 )
-            elif is_unscaled_table(inputs, self.network):
-                warnings.warn(
-                    "the network receives a table with a column of large values, from which it "
-                    "learns poorly; standardise the columns, or pass normalise",
-                    stacklevel=2,
+            elif (column := find_unscaled_column(inputs, self.network)) is not None:
+                warn_caller(
+                    f"the network receives a table with large values in inputs[:, {column}], from "
+                    "which it learns poorly; standardise the columns, or pass normalise"
                 )
         return inputs, labels
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import csv
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from torch import Tensor
 
 from perdure.arguments import is_list
@@ -64,8 +65,24 @@ _QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*+"', re.MULTILINE)
 """A quoted cell of a CSV file, whatever the separator."""
 
 
+_BINARY = {
+    b"PK\x03\x04": "a zip archive or an Excel workbook",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook",
+    b"\x1f\x8b": "a gzip archive",
+}
+"""What a file is that starts with these bytes."""
+
+
 def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     try:
+        with path.open("rb") as content:
+            start = content.read(4)
+        for magic, kind in _BINARY.items():
+            if start.startswith(magic):
+                raise ValueError(
+                    f"{path} is {kind}, not CSV; unpack it or save it as CSV in UTF-8, or pass a "
+                    "DataFrame"
+                )
         with path.open(encoding="utf-8-sig", newline="") as file:
             unquoted = _QUOTED.sub('""', file.read(65536))
             first = next(filter(str.strip, unquoted.splitlines()), "")
@@ -74,8 +91,13 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
             separator = max(",;\t|", key=first.count)
             reader = csv.reader(file, delimiter=separator)
             rows = [(reader.line_num, row) for row in reader if row]
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise ValueError(f"{path} cannot be read as CSV in UTF-8: {error}") from None
+    except UnicodeError:
+        raise ValueError(
+            f"{path} is not text in UTF-8; save it as CSV in UTF-8, or pass a DataFrame, such as "
+            "pandas.read_csv(path, encoding='cp1252') for a file in a Windows encoding"
+        ) from None
+    except (OSError, csv.Error) as error:
+        raise ValueError(f"{path} cannot be read as CSV: {error}") from None
     if not rows:
         raise ValueError(f"{path} is empty; expected a header and rows")
     (_, header), *values = rows
@@ -119,16 +141,28 @@ def is_unnamed(name: str) -> bool:
     return _UNNAMED.fullmatch(name.strip()) is not None
 
 
-def are_row_numbers(values: Sequence[Any]) -> bool:
-    """Whether these are the integers from 0 or from 1 in order; False for fewer than 20 values.
+_INTEGER = re.compile(r"\s*-?\d{1,40}\s*")
 
-    >>> [are_row_numbers(values) for values in (range(20), range(1, 21), [*range(19), 0], range(5))]
-    [True, True, False, False]
+
+def increases_by_row(values: Sequence[Any]) -> bool:
+    """Whether these are integers, each larger than the one before; False for fewer than 20.
+
+    Integers may be text, as in CSV files; whole numbers with decimals are measurements.
+
+    >>> [increases_by_row(values) for values in (range(20), [*range(19), 0], range(5))]
+    [True, False, False]
     """
     if len(values) < 20:
         return False
-    start = int(str(values[0]).strip() == "1")
-    return all(str(value).strip() == str(row) for row, value in enumerate(values, start))
+    before = -math.inf
+    for value in values:
+        written = isinstance(value, str) and _INTEGER.fullmatch(value)
+        if not (written or isinstance(value, int | np.integer)):
+            return False
+        if (number := int(value)) <= before:
+            return False
+        before = number
+    return True
 
 
 def is_missing(value: Any) -> bool:
@@ -143,28 +177,35 @@ def is_missing(value: Any) -> bool:
         return False
 
 
-def is_numeric(name: str, values: Sequence[Any]) -> bool:
-    """Whether all values are numbers or missing; ValueError if a number is infinite."""
-    infinite = []
-    for value in values:
-        if is_missing(value):
+def is_numeric(name: str, values: Sequence[Any], rows: Iterable[int]) -> bool:
+    """Whether all values in these rows are numbers or missing."""
+    for row in rows:
+        value = values[row]
+        if is_missing(value) or isinstance(value, bool | int | float | np.number | np.bool_):
             continue
-        if isinstance(value, str):
-            if not reads_as_number(value):
-                return False
-            number = float(value)
-        elif isinstance(value, bool | int | float | np.number | np.bool_):
-            number = as_number(value)
-        else:
+        if not isinstance(value, str):
             raise ValueError(
                 f"column {name!r} contains {type(value).__name__} values; convert it to numbers "
                 "or text, or leave it out of features"
             )
-        if not math.isfinite(number):
-            infinite.append(value)
-    if infinite:
-        raise ValueError(f"column {name!r} contains the infinite value {infinite[0]}")
+        if not reads_as_number(value):
+            return False
     return True
+
+
+def numbers_of(name: str, values: Sequence[Any], rows: Iterable[int]) -> npt.NDArray[np.float64]:
+    """The values of a column in these rows, NaN if they are missing.
+
+    Raises:
+        ValueError: If one is infinite or not a number.
+    """
+    numbers = []
+    for row in rows:
+        try:
+            numbers.append(as_number(values[row]))
+        except ValueError as error:
+            raise ValueError(f"column {name!r}, row {row + 1}: {error}") from None
+    return np.array(numbers, dtype=np.float64)
 
 
 def reads_as_number(text: str) -> bool:
@@ -205,7 +246,7 @@ def as_number(value: Any) -> float:
             f"{text!r} is not a number, unlike the other values; correct it or leave it empty"
         ) from None
     if math.isinf(number):
-        raise ValueError(f"{value!r} is infinite")
+        raise ValueError(f"{number} is infinite; correct it or leave it empty")
     return number
 
 

@@ -54,7 +54,10 @@ def stream_from_files(kind: str, text: str, *, on_progress: OnProgress | None = 
     for setting in settings:
         name, sign, value = setting.partition("=")
         if not sign or name not in options:
-            raise ValueError(f"{setting!r}; expected NAME=VALUE with one of {', '.join(options)}")
+            hint = "" if sign else " (commas separate options, so the path cannot contain any)"
+            raise ValueError(
+                f"{setting!r}; expected NAME=VALUE with one of {', '.join(options)}{hint}"
+            )
         if name in values:
             raise ValueError(f"{name} is given twice")
         parts = value.split("+") if name in _LISTS else [value]

@@ -18,11 +18,18 @@ from perdure.streams.encoder import Encoder, first_names, labels_of
 from perdure.streams.holdout import as_ids
 from perdure.streams.image_encoder import (
     FORMATS,
+    UNREAD,
     ImageEncoder,
     read_images,
     warn_of_low_values,
 )
-from perdure.streams.layout import TEST_SHARE, Layout, build_stream, warn_of_single_class
+from perdure.streams.layout import (
+    TEST_SHARE,
+    Layout,
+    build_stream,
+    warn_of_cases,
+    warn_of_single_class,
+)
 from perdure.streams.stream import Augment, Normaliser, Stream
 
 
@@ -58,8 +65,8 @@ def from_image_folder(
     folders next to `train` are left out, with a warning. Images are turned upright according to
     their EXIF data, converted to RGB, scaled to cover `size`, cropped at the centre and stored as
     uint8 [3, height, width]. Images with 16 bits per pixel keep the upper 8, with a warning if all
-    values are below 4096. Files are JPEG, PNG, WebP, BMP, GIF, TIFF or PPM; hidden files and
-    files with the suffix of another format are ignored.
+    values are below 4096. Files are JPEG, PNG, WebP, BMP, GIF, TIFF or PPM. Hidden files and
+    files with another suffix are ignored, with a warning if they are images, such as HEIC.
 
     Args:
         folder: The folder.
@@ -120,6 +127,7 @@ def from_image_folder(
     names = [*known, *sorted({image.label for image in train} - set(known))]
     reader = msgspec.structs.replace(reader, class_names=tuple(names))
     warn_of_single_class(known, names)
+    warn_of_cases(known, names, f"the folders in {root} are")
     labels = labels_of([image.label for image in train], names)
     if by_folder:
         layout = Layout.by_value([image.task for image in train])
@@ -189,6 +197,7 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
     suffixes = {s for s, kind in Image.registered_extensions().items() if kind in FORMATS}
     where = "TASK/CLASS/IMAGE" if by_folder else "CLASS/IMAGE"
     found = []
+    unread: list[str] = []
     for path in sorted(root.rglob("*")):
         parts = path.relative_to(root).parts
         if any(part.startswith(".") for part in parts) or not path.is_file():
@@ -198,8 +207,19 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
                 raise ValueError(f"{path} is not in the folder of a class; expected {where}")
             task, label = parts[:2] if by_folder else ("", parts[0])
             found.append(_Image(path, task, label))
+        elif UNREAD.fullmatch(path.suffix.lower()):
+            unread.append(path.suffix.lower())
+    other = (
+        f"{len(unread)} file{'s' * (len(unread) != 1)} in formats that are not read "
+        f"({first_names(sorted(set(unread)))}); convert to JPEG or PNG"
+    )
     if not found:
-        raise ValueError(f"{root} contains no images; expected {where}")
+        instead = f", but it has {other}" if unread else ""
+        raise ValueError(
+            f"{root} contains no images ({', '.join(FORMATS)} files); expected {where}{instead}"
+        )
+    if unread:
+        warnings.warn(f"{root} has {other}", stacklevel=3)
     _warn_of_empty_folders(root, found, by_folder)
     return found
 

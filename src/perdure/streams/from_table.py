@@ -10,12 +10,13 @@ from typing import Any, Literal
 import msgspec
 import numpy as np
 import torch
+from torch import Tensor
 
 from perdure.arguments import as_count, as_list, check_choices
 from perdure.records import Samples
 from perdure.streams.columns import (
-    are_row_numbers,
     as_text,
+    increases_by_row,
     is_missing,
     is_unnamed,
     read_columns,
@@ -28,10 +29,16 @@ from perdure.streams.layout import (
     Layout,
     build_stream,
     is_trained,
+    warn_of_cases,
     warn_of_single_class,
 )
 from perdure.streams.stream import Stream
 from perdure.streams.table_encoder import TableEncoder, missing_values, warn_of_scales
+
+MANY_CLASSES = 100
+FEW_ROWS = 10
+"""More whole numbers than that, most of them in fewer rows, produce a warning: such are prices and
+counts. Classes with numbers as names are fewer, or have enough rows to be learned and tested."""
 
 
 def from_table(
@@ -72,7 +79,7 @@ def from_table(
         target: Column with the class.
         features: Columns to use as inputs; by default all that have no other purpose. A column
             without a name, such as the row numbers that pandas writes, must be listed. A column
-            that contains the numbers of the rows produces a warning.
+            of integers that increases from row to row produces a warning.
         categorical: Columns with numbers, dates, or numbers and text that are categories. Dates as
             text, and text among numbers, produce a warning in other columns.
         tasks: A column, whose values are the tasks in the order in which they first appear; or the
@@ -127,6 +134,10 @@ def from_table(
         raise ValueError("give either test or test_share, not both")
     if encoder is not None and not isinstance(encoder, TableEncoder):
         raise ValueError(f"the encoder is of type {type(encoder).__name__}, not TableEncoder")
+    for argument, value in (("target", target), ("keep_together", keep_together)):
+        if not isinstance(value, str if argument == "target" else str | None):
+            kind = type(value).__name__
+            raise ValueError(f"{argument} is of type {kind}; expected the name of a column")
     columns = read_columns(table)
     task_column = tasks if isinstance(tasks, str) else None
     special = [target, *(c for c in (task_column, keep_together) if c is not None)]
@@ -153,13 +164,13 @@ def from_table(
     if not n:
         raise ValueError("the table has no rows")
     for column in used:
-        if are_row_numbers(columns[column]):
-            _warn_of_row_numbers(column, encoder)
+        if increases_by_row(columns[column]):
+            _warn_of_order(column, encoder)
     texts = texts_of(columns[target], target)
     known_classes = () if encoder is None else encoder.class_names
-    classes = _classes(texts, target, known_classes)
+    classes = _classes(texts, known_classes)
     warn_of_single_class(known_classes, classes)
-    _check_numbers(classes, target, len(known_classes), n)
+    warn_of_cases(known_classes, classes, f"the target {target!r} has")
     labels = labels_of(texts, classes)
     if task_column is not None:
         layout = Layout.by_value(texts_of(columns[task_column], task_column))
@@ -172,6 +183,7 @@ def from_table(
         keys = texts_of(columns[keep_together], keep_together, as_text)
     ids = as_ids(keys, n)
     share = 0.0 if test is not None else TEST_SHARE if test_share is None else test_share
+    _check_numbers(labels, classes, target, len(known_classes), tested=share != 0)
     held_out = layout.hold_out(labels, ids, share)
     trained = is_trained(n, held_out)
     first = layout.parts(labels)[0] if standardise != "all tasks" else torch.arange(n)
@@ -255,17 +267,18 @@ def _find_gaps(
     return found
 
 
-def _warn_of_row_numbers(column: str, encoder: Encoder | None) -> None:
-    """Warn of a column that contains the numbers of the rows."""
+def _warn_of_order(column: str, encoder: Encoder | None) -> None:
+    """Warn of a column that shows the position of a row in the table."""
     remedy = "leave it out of features" if encoder is None else "create a new encoder without it"
     warnings.warn(
-        f"column {column!r} contains the numbers of the rows; a network can learn the class of "
-        f"a row from its position, and tests are then too optimistic: {remedy}",
+        f"column {column!r} increases from row to row, like row numbers, identifiers or times; a "
+        "network can learn the class of a row from its position, and tests are then too "
+        f"optimistic: {remedy}, unless it is meant as an input",
         stacklevel=3,
     )
 
 
-def _classes(texts: Sequence[str], target: str, known: Sequence[str]) -> list[str]:
+def _classes(texts: Sequence[str], known: Sequence[str]) -> list[str]:
     """The known classes, then others in ascending order, numbers by value.
 
     Of several spellings of a whole number, the shortest is the name.
@@ -276,36 +289,40 @@ def _classes(texts: Sequence[str], target: str, known: Sequence[str]) -> list[st
         if c not in places and plain(c) not in places:
             spellings[plain(c)] = min(spellings.get(plain(c), c), c, key=len)
     found = list(spellings.values())
-    cases = {name.casefold(): name for name in known}
-    pairs = [(c, cases.setdefault(c.casefold(), c)) for c in found]
-    if alike := [f"{c!r} and {other!r}" for c, other in pairs if c != other]:
-        warnings.warn(
-            f"the target {target!r} has classes that differ only in case: {first_names(alike)}; "
-            "if they are the same, change the spelling in the table",
-            stacklevel=3,
-        )
     try:
         return [*known, *sorted(found, key=float)]
     except ValueError:
         return [*known, *sorted(found)]
 
 
-def _check_numbers(classes: Sequence[str], target: str, known: int, rows: int) -> None:
+def _check_numbers(
+    labels: Tensor, classes: Sequence[str], target: str, known: int, *, tested: bool
+) -> None:
     """Warn if the classes look like the values of a quantity.
 
-    Raises ValueError if they surely are: there are more values, besides the first `known` classes,
-    than half of the rows.
+    Raises ValueError if they surely are: there are more values with fractions, besides the first
+    `known` classes, than half of the rows; or every row has a different number, so that none can
+    be tested.
     """
     try:
         fractions = sum(not float(name).is_integer() for name in classes)
     except ValueError:
         return
-    if not fractions:
-        return
-    problem = (
-        f"the target {target!r} has numbers with fractions, and each of its {len(classes)} "
-        "values becomes a class of its own; perdure does not predict quantities"
-    )
-    if len(classes) - known > rows / 2:
-        raise ValueError(problem)
-    warnings.warn(problem, stacklevel=3)
+    rows = torch.bincount(labels, minlength=len(classes))[known:]  # of each new class
+    no_quantities = "each becomes a class of its own; perdure does not predict quantities"
+    if fractions:
+        problem = f"the target {target!r} has {len(classes)} numbers, some with fractions, and "
+        if len(rows) > len(labels) / 2:
+            raise ValueError(problem + no_quantities)
+        warnings.warn(problem + no_quantities, stacklevel=3)
+    elif tested and len(rows) == len(labels):
+        raise ValueError(
+            f"the target {target!r} has a different number in each of the {len(labels)} rows, and "
+            f"{no_quantities}, and a class needs two rows to be tested"
+        )
+    elif len(rows) > MANY_CLASSES and (rows < FEW_ROWS).float().mean() > 0.5:
+        warnings.warn(
+            f"the target {target!r} has {len(rows)} different numbers, most of them in fewer than "
+            f"{FEW_ROWS} rows, and {no_quantities}",
+            stacklevel=3,
+        )

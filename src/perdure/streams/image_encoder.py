@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
 """Formats of images, by Pillow's names. The content of a file decides, not its name, and for some
 other formats Pillow starts a program: for EPS, Ghostscript."""
+UNREAD = re.compile(
+    r"\.(heic|heif|avif|jxl|jp2|j2k|svg|psd|eps|tga|exr|dcm|cr2|cr3|nef|arw|dng|orf|raf|rw2)"
+)
+"""Suffixes of images in common formats that are not read."""
 MAX_SIDE = 4096
 """Largest height and width of inputs in pixels."""
 _MOST_THREADS = 8
@@ -98,6 +103,8 @@ def _decode(source: Any, size: tuple[int, int], mode: str) -> tuple[Tensor, int 
     try:
         given = isinstance(source, Image.Image)
         if isinstance(source, str | os.PathLike):
+            if Path(source).is_dir():
+                raise ValueError("it is a folder; expected a file")
             if not Path(source).is_file():  # opening a pipe would wait for a writer
                 raise ValueError("there is no such file")
         elif not (given or hasattr(source, "read")):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from perdure.arguments import as_count, is_list
 from perdure.records import Samples
-from perdure.streams.encoder import Encoder, class_text, labels_of
+from perdure.streams.encoder import Encoder, class_text, first_names, labels_of
 from perdure.streams.from_tensors import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
@@ -110,6 +110,18 @@ def warn_of_single_class(known: Sequence[str], classes: Sequence[str]) -> None:
         warnings.warn(
             f"the data have a single class, {classes[0]!r}; there is nothing to learn until a "
             "learner with grow=True receives another class",
+            stacklevel=3,
+        )
+
+
+def warn_of_cases(known: Sequence[str], classes: Sequence[str], what: str) -> None:
+    """Warn if new names of classes differ from other names only in case; `known` come first."""
+    cases = {name.casefold(): name for name in known}
+    pairs = [(name, cases.setdefault(name.casefold(), name)) for name in classes[len(known) :]]
+    if alike := [f"{name!r} and {other!r}" for name, other in pairs if name != other]:
+        warnings.warn(
+            f"{what} classes that differ only in case: {first_names(alike)}; if they are the same, "
+            "change the spelling",
             stacklevel=3,
         )
 

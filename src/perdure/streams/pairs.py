@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from perdure.arguments import as_list
-from perdure.records import Samples
+from perdure.records import Samples, label_remedy
 from perdure.streams.stream import Test, rows_of
-from perdure.structures import Inputs, as_tensors, leaves, map_leaves, shapes
+from perdure.structures import Inputs, as_tensors, check_unmasked, leaves, map_leaves, shapes
 
 Pair: TypeAlias = Sequence[Any] | Mapping[str, Any] | Samples
 """Inputs (a tensor or array [n, ...], or a dict or tuple, also nested, of them) and integer labels
@@ -30,6 +30,7 @@ def check_samples(
     if labels.dtype == torch.bool or fractions or labels.ndim != 1:
         raise ValueError(
             f"{what} labels are {labels.dtype} {list(labels.shape)}; expected one integer per input"
+            f"{label_remedy(labels)}"
         )
     short = isinstance(inputs, Tensor) and inputs.ndim < 2
     if short or any(not leaf.ndim or len(leaf) != len(labels) for leaf in leaves(inputs)):
@@ -47,7 +48,10 @@ def check_samples(
     if low < 0 or (classes is not None and high >= classes):
         bad = low if low < 0 else high
         expected = "0 or more" if classes is None else f"0 to {classes - 1}"
-        raise ValueError(f"a {what} label is {bad}; expected {expected}")
+        remedy = ""
+        if low >= 1 and high == classes:
+            remedy = "; if classes are numbered from 1, subtract 1 from the labels"
+        raise ValueError(f"a {what} label is {bad}; expected {expected}{remedy}")
     return Samples(inputs, labels)
 
 
@@ -55,6 +59,7 @@ def as_pair(batch: Pair, what: str = "a batch") -> tuple[Inputs, Tensor]:
     """The inputs, as a structure of tensors, and the labels of a batch."""
     inputs, labels = divide(batch, what)
     inputs = as_tensors(inputs)
+    check_unmasked(labels, "labels")
     try:
         return inputs, as_tensor(labels)
     except (TypeError, ValueError, RuntimeError):

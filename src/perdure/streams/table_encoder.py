@@ -16,11 +16,11 @@ from msgspec import Struct
 from torch import Tensor
 
 from perdure.streams.columns import (
-    as_number,
     as_text,
     is_date,
     is_formatted_number,
     is_numeric,
+    numbers_of,
     quoted,
     read_columns,
     reads_as_number,
@@ -76,12 +76,7 @@ class _Numeric(Struct, frozen=True, tag_field="kind", tag="numeric"):
         return 2 if self.impute and self.marked else 1
 
     def encode(self, values: Sequence[Any]) -> Encoded:
-        numbers = np.empty(len(values))
-        for row, value in enumerate(values):
-            try:
-                numbers[row] = as_number(value)
-            except ValueError as error:
-                raise ValueError(f"column {self.name!r}, row {row + 1}: {error}") from None
+        numbers = numbers_of(self.name, values, range(len(values)))
         gaps = np.isnan(numbers)
         if gaps.any() and not self.impute:
             raise ValueError(missing_values(f"column {self.name!r}", values, gaps, _NO_GAPS))
@@ -189,8 +184,8 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
         """
         found: list[_Numeric | _Categorical] = []
         for name, values in columns.items():
-            if name not in categorical and is_numeric(name, [values[row] for row in train]):
-                numbers = np.array([as_number(values[row]) for row in known], dtype=np.float64)
+            if name not in categorical and is_numeric(name, values, train):
+                numbers = numbers_of(name, values, known)
                 mean, std = _mean_and_std(numbers[~np.isnan(numbers)])
                 shift, scale, limit = (mean, std, LIMIT) if standardise else (0.0, 1.0, None)
                 found.append(_Numeric(name, mean, shift, scale, impute, limit, name in gaps))
