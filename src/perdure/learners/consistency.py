@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import warnings
 from abc import abstractmethod
 from collections.abc import Callable
 from typing import NamedTuple
@@ -12,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from perdure.learners.checks import warn_caller
 from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir, SemanticMemory
 from perdure.randomness import global_state, set_global_state
@@ -230,9 +230,8 @@ class ConsistentReplay(ReplayLearner):
         setting = "window" if name == "mean" else f"{name}_window"
         memory: SemanticMemory = getattr(self, name)
         remedy = "0.05" if memory.window is None else f"{memory.window / 5:g}"
-        warnings.warn(
+        warn_caller(
             f"the {name} memory, which predicts, lags behind the working network: after "
             f"{int(self.steps)} steps it {evidence}; set {setting} to {remedy}, train for more "
-            "steps, or predict with predictors()['working']",
-            stacklevel=6,
+            "steps, or predict with predictors()['working']"
         )

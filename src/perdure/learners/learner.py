@@ -8,7 +8,6 @@ a tensor), and everything that changes is stored in tensors with fixed addresses
 from __future__ import annotations
 
 import threading
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
@@ -656,12 +655,11 @@ class Learner(Undoable, ABC):
             return
         if self._observed >= _BATCHES_WITHOUT_END:
             self._warned_of_boundaries = True
-            warnings.warn(
+            warn_caller(
                 f"{type(self).__name__} remembers nothing before a task ends, and none has ended "
                 f"in {self._observed} batches; when one ends, call "
                 "end_task(perdure.Samples(inputs, labels)) with its training samples, or use a "
-                "method without task boundaries, such as ER",
-                stacklevel=5,
+                "method without task boundaries, such as ER"
             )
 
     @exclusive
