@@ -16,6 +16,8 @@ from perdure.streams.image_encoder import read_images
 from .conftest import Call
 
 MODULE = """
+from pathlib import Path
+
 import torch
 from perdure import SGD, from_batches, from_tensors
 
@@ -36,6 +38,17 @@ def three():
 
 def batches():
     return from_batches([(INPUTS, LABELS)], classes=4, shape=(6,))
+
+class Log:
+    def __iter__(self):
+        for line in Path("log.txt").read_text().split():
+            yield torch.eye(4), (torch.arange(4) + int(line)) % 4
+
+def log():
+    return from_batches(Log(), classes=4, shape=(4,), name="log")
+
+def once():
+    return from_batches(iter([(INPUTS, LABELS)]), classes=4, shape=(6,))
 
 def optimizer(parameters, lr=0.05, *, inertia=0.1):
     return torch.optim.SGD(parameters, lr=lr, momentum=inertia)
@@ -186,6 +199,31 @@ def test_a_stream_without_tests_is_noted_once_unless_it_is_evaluated(call: Call)
         ended = call(*evaluated)
         assert ended.status == 0, ended.err
         assert "--prequential" not in ended.err
+
+
+def test_runs_are_not_reused_for_batches_that_have_changed(call: Call, here: Path) -> None:
+    (here / "log.txt").write_text("1 2 3 " * 40)
+    words = ["run", "own_streams:log", "--method", "sgd", "--prequential", "--workers", "1"]
+    first = call(*words)
+    assert first.status == 0, first.err
+    again = call(*words)
+    assert (again.status, again.out) == (0, first.out)
+    assert "1 of 1 runs are complete already" in again.err
+    (here / "log.txt").write_text("1 2 3 " * 50)
+    for seeds in ("0", "0:2"):
+        refused = call(*words, "--seeds", seeds)
+        assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert "own_streams:log differ" in refused.err
+    assert call(*words, "--seeds", "0:2", "--restart").status == 0
+    assert call(*words, "--seeds", "0:2", "--resume").status == 0
+
+
+def test_a_note_says_that_the_batches_of_completed_runs_are_unknown(call: Call) -> None:
+    words = ["run", "own_streams:once", "--method", "sgd", "--workers", "1"]
+    assert "cannot be compared" not in call(*words).err
+    again = call(*words)
+    assert again.status == 0
+    assert again.err.count("cannot be compared with those of its complete runs") == 1
 
 
 def write_images(folder: Path, red: int = 0) -> None:

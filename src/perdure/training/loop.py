@@ -21,6 +21,7 @@ from perdure.learners.checks import describe
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
+from perdure.streams.from_batches import IterableTask, read_checksum
 from perdure.streams.pairs import Pair, as_pair
 from perdure.streams.stream import ComposedTask
 from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
@@ -89,6 +90,7 @@ class Run:
         seed: Seed of the order of the data; the learner has its own.
         prequential: Whether to predict each batch before learning from it: True, or the number of
             samples of the sliding window.
+        sources: The tasks that supply the data, if those of the stream were joined from them.
 
     Raises:
         ValueError: If `learner` is no learner, if `batch`, `epochs` or the window is not a whole
@@ -103,6 +105,7 @@ class Run:
     epochs: int = 1
     seed: int = 0
     prequential: bool | int = False
+    sources: Sequence[Task] = ()
     step: int = field(default=0, init=False)
     """Number of steps taken."""
     position: Position = field(default=Position(), init=False)
@@ -137,6 +140,7 @@ class Run:
             given = WINDOW if self.prequential is True else self.prequential
             window = as_whole("prequential", given)
             self.predicted = Prequential(window, self.learner.device)
+        self.sources = self.sources or self.stream.tasks
 
     def state_dict(self) -> State:
         """State of the learner, its record so far, and the position in the stream."""
@@ -149,6 +153,7 @@ class Run:
             "position": list(self.position),
             "prequential": {} if self.predicted is None else self.predicted.state_dict(),
             "source": {} if (task := self._task()) is None else task.state_dict(),
+            "epochs_read": [list(task.epochs_read) for task in self._iterables()],
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -180,6 +185,21 @@ class Run:
         self.position = position
         if (task := self._task()) is not None:
             task.load_state_dict(state.get("source", {}))
+        for source, read in zip(self._iterables(), state.get("epochs_read", []), strict=False):
+            source.epochs_read = [int(checksum) for checksum in read]
+
+    def _iterables(self) -> list[IterableTask]:
+        """The tasks that read iterables of batches."""
+        return [task for task in self.sources if isinstance(task, IterableTask)]
+
+    def data_checksum(self) -> str:
+        """Checksum of the batches of a stream from iterables, and of its tests, after training.
+
+        Empty for other streams, and if the batches were not read to the end or are not the same
+        when they are read again, as in a random order.
+        """
+        found = read_checksum(self.sources, self.stream.tests)
+        return found if found and all(task.repeats() for task in self._iterables()) else ""
 
     def _task(self) -> Task | None:
         """The current task; None before the first and after the last."""
