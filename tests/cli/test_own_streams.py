@@ -346,6 +346,21 @@ def test_files_that_cannot_be_read_are_one_sentence(call: Call, here: Path) -> N
         assert ended.err.count("\n") == 1
 
 
+def test_a_batch_size_does_not_apply_to_batches(call: Call, here: Path) -> None:
+    words = ["run", "own_streams:batches", "--workers", "1"]
+    for flags in (["--batch", "2"], ["--batch", "32"], ["--set", "batch=2"]):
+        for method in ("er", "sgd,joint"):
+            ended = call(*words, *flags, "--method", method)
+            assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+            assert "--batch does not apply to own_streams:batches" in ended.err
+    ended = call(*words, "--method", "er,joint")
+    assert ended.status == 0, ended.err
+    found = {name: content["hyperparameters"] for name, content in configs(here).items()}
+    assert ["batch" in values for values in found.values()] == [False, True]  # type: ignore[operator]
+    assert call("report", "runs", "-o", "report.md").status == 0
+    assert call(*words, "--method", "joint", "--batch", "40").status == 0
+
+
 def test_batches_cannot_be_split(call: Call) -> None:
     ended = call("run", "own_streams:batches", "--validation", "0.2")
     assert (ended.status, ended.out) == (2, "")

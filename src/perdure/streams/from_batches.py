@@ -39,11 +39,11 @@ def from_batches(
 ) -> Stream:
     """Create a stream from an iterable of batches.
 
-    Batches are used in the order and size in which the iterable yields them; the batch size of a
-    run does not apply. They are not kept, so the iterable may be endless (only `joined` reads all
-    of it). A run can be resumed if the iterable has `state_dict` and `load_state_dict`, or if it
-    can be iterated again and then yields the same batches. An iterator can be read only once: it
-    serves one epoch and cannot be resumed.
+    Batches are used in the order and size in which the iterable yields them, so `fit` and the
+    command refuse a batch size, except for JOINT, which mixes all samples. They are not kept, so
+    the iterable may be endless (only `joined` reads all of it). A run can be resumed if the
+    iterable has `state_dict` and `load_state_dict`, or if it can be iterated again and then yields
+    the same batches. An iterator can be read only once: it serves one epoch and cannot be resumed.
 
     The stream's checksum is empty, because it is created without reading the batches. A run of the
     command that reads all of them stores their checksum in `result.json` (`data_checksum`).

@@ -21,7 +21,7 @@ from perdure.learners.checks import describe
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
-from perdure.streams.from_batches import IterableTask, read_checksum
+from perdure.streams.from_batches import IterableTask, read_checksum, supplies_batches
 from perdure.streams.pairs import Pair, as_pair
 from perdure.streams.stream import ComposedTask
 from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
@@ -307,8 +307,8 @@ def fit(
             is a pair (inputs, labels), or a dict in which the key "labels" holds the labels and
             the others the inputs. An iterable is read once per epoch and used as a single task
             without tests; for tasks or tests, use `from_batches`.
-        batch: Samples per batch of a stream, 32 by default. Batches from an iterable are used as
-            they are.
+        batch: Samples per batch of a stream, 32 by default. Batches from an iterable, also those
+            of `from_batches`, are used as they are.
         epochs: Passes over each task.
         seed: Seed of the order in which a stream presents its samples. The order of an iterable is
             its own.
@@ -324,8 +324,8 @@ def fit(
         `prequential`, the accuracy of the predictions made before learning.
 
     Raises:
-        ValueError: If the data does not fit the learner, `batch` is given for an iterable, or
-            a number is not whole or below 1.
+        ValueError: If the data does not fit the learner, `batch` is given for data that comes in
+            batches, or a number is not whole or below 1.
         TrainingError: If the loss becomes infinite or NaN.
 
     >>> import torch
@@ -350,6 +350,8 @@ def fit(
     if max_steps is not None:
         max_steps = as_count("max_steps", max_steps)
     if isinstance(data, Stream):
+        if batch is not None and supplies_batches(data):
+            raise ValueError(f"batch does not apply to {data.name}, which comes in batches already")
         check_network(learner, data)
         batch = DEFAULT_BATCH if batch is None else batch
         run = Run(learner, data, batch, epochs, seed, prequential)
