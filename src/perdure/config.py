@@ -419,30 +419,27 @@ def default_hyperparameters(
     """The published hyperparameters, or the closest substitute, with notes on what was assumed.
 
     A user's method is imported. mnist5k is trained for more epochs than MNIST, and published
-    learning rates are for SGD only.
+    learning rates are for SGD only. The source is empty if nothing is published for such a stream.
     """
     learner = catalog.find_learner(method)
     accepted = catalog.accepted(learner)
     values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
-    notes: tuple[str, ...] = ()
+    notes, source = tuple[str, ...](), ""
     preset = presets.find(method, stream, buffer_size)
     common = {*accepted, *LOOP_HYPERPARAMETERS}
     other = "er" if buffer_size is not None else "sgd"
     if preset is not None:
         values |= {k: v for k, v in preset.values.items() if k in common}
-        notes = preset.notes
+        notes, source = preset.notes, preset.source
         if not preset.is_published:
             notes += (f"the settings of {method} on {stream} are not published: {preset.source}",)
     elif (substitute := presets.find(other, stream, buffer_size)) is not None:
         values |= _learner_defaults(learner)
         values |= {k: v for k, v in substitute.values.items() if k in common}
         notes = (f"{method} has no published settings for {stream}; using those of {other}",)
+        source = substitute.source
     else:
         values |= _learner_defaults(learner)
-        notes = (
-            f"{stream} has no published settings; hyperparameters that are not given have their "
-            "method's defaults, with batch 32 and one epoch",
-        )
     if dataset == "mnist5k":
         values["epochs"] *= SMALL_DATA_EPOCHS
     if optimizer != "sgd":
@@ -450,7 +447,7 @@ def default_hyperparameters(
         known = catalog.OPTIMIZERS.get(optimizer)
         if known is not None and known.lr is not None:
             values["lr"] = known.lr
-    return presets.Preset(normalised(values, accepted), notes)
+    return presets.Preset(normalised(values, accepted), notes, source)
 
 
 def is_optional(argument: inspect.Parameter) -> bool:

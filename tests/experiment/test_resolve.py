@@ -396,3 +396,17 @@ def test_a_stream_that_supplies_batches_has_no_batch_size(write: Write) -> None:
         resolve(name, "joint", ranks=3)
     with pytest.raises(ValueError, match="hyperparameters lack batch"):
         replace(config, stream="s-mnist", dataset="mnist")
+
+
+def test_the_note_on_defaults_names_the_batch_and_the_epochs_of_the_run(write: Write) -> None:
+    module = write("noted", OWN)
+
+    def note(stream: str, method: str = "er", **given: float) -> str:
+        notes = resolve(f"{module}:{stream}", method, given=given).notes
+        (found,) = (text for text in notes if "no published settings" in text)
+        return found
+
+    assert note("stream").endswith("for 1 epoch with batches of 32")
+    assert note("stream", batch=16, epochs=5).endswith("for 5 epochs with batches of 16")
+    assert note("batches", epochs=5).endswith("for 5 epochs with batches from the stream")
+    assert note("batches", "joint", batch=8).endswith("for 1 epoch with batches of 8")

@@ -114,6 +114,7 @@ def resolve(
     check_names(given or {}, method, optimizer)
     size = memory["buffer_size"] if memory["buffer_bytes"] is None else DEFAULT_BUFFER_SIZE
     usual = default_hyperparameters(stream, method, size, dataset, optimizer)
+    place = len(notes)
     notes += usual.notes
     if memory["buffer_bytes"] is not None and entry is not None:
         notes.append(f"hyperparameters are those for a buffer of {DEFAULT_BUFFER_SIZE} samples")
@@ -130,6 +131,8 @@ def resolve(
         off = (name for name in accepted if is_optional(accepted[name]))
         hyperparameters = {**dict.fromkeys(off, 0.0), **hyperparameters}
     _check_ranks(hyperparameters, ranks, *([] if entry is None else ["batch"]), "memory_batch")
+    if entry is not None and not usual.source:
+        notes.insert(place, _defaults_note(stream, hyperparameters))
     default_network = network is None
     if network is None:
         network = "mlp" if entry is None else entry.network
@@ -175,11 +178,22 @@ def resolve(
         hyperparameters.pop("batch")
     _check_ranks(hyperparameters, ranks, "batch")
     config = replace(config, hyperparameters=hyperparameters)
+    notes.insert(place, _defaults_note(stream, hyperparameters))
     if default_network:
         is_image = isinstance(own.stream.shape, tuple) and len(own.stream.shape) == 3
         hint = " (for images, try --network cnn)" if is_image else ""
         notes.append(f"--network is not given; using mlp{hint}")
     return replace(config, data_checksum=own.stream.checksum, notes=(*notes, *own.warnings))
+
+
+def _defaults_note(stream: str, hyperparameters: Mapping[str, float]) -> str:
+    """The note for a stream without published hyperparameters."""
+    batch, epochs = hyperparameters.get("batch"), hyperparameters["epochs"]
+    return (
+        f"{stream} has no published settings; hyperparameters that are not given have their "
+        f"method's defaults; training for {epochs} epoch{'s' if epochs > 1 else ''} with "
+        f"{'batches from the stream' if batch is None else f'batches of {batch}'}"
+    )
 
 
 def _check_ranks(hyperparameters: Mapping[str, float], ranks: int, *names: str) -> None:
