@@ -101,7 +101,7 @@ def test_settings_apply_to_the_methods_that_have_them(call: Call, here: Path) ->
     assert "--stable-window applies to clser only" in ended.err
     assert "seed 0 of er on quarters, buffer 500" in ended.err
     alone = call(*RUN, "--method", "clser", "--stable-window", "0", "--out", "alone")
-    assert " only" not in alone.err
+    assert "applies to" not in alone.err
     updates = {method: found["update"] for method, found in configs(here).items()}
     assert updates == {"er": "random", "mean-er": "regular", "clser": "regular"}
 
@@ -289,6 +289,14 @@ def test_reading_many_images_is_shown(
     words = ["run", "images:pets,size=8", "--batch", "4", "--workers", "1", "--method", "sgd"]
     assert call(*words).err.count("decoding images:pets,size=8: 40 files\n") == 1
     assert call(*words, "--quiet").err == ""
+
+
+def test_few_steps_are_noted_once(call: Call, here: Path) -> None:
+    write_images(here / "pets")
+    words = ["run", "images:pets,size=8", "--batch", "4", "--method", "sgd,er", "--workers", "1"]
+    assert call(*words).err.count("only 4 training steps") == 1
+    assert "only" not in call(*words, "--max-steps", "3").err
+    assert "training steps" not in call(*words, "--epochs", "25").err
 
 
 def test_images_and_tables_need_no_module(call: Call, here: Path) -> None:

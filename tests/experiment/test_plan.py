@@ -8,6 +8,7 @@ import pytest
 
 import perdure
 from perdure.config import RunConfig
+from perdure.experiment.build import build_run
 from perdure.experiment.plan import Plan, PlannedSetting, plan_setting
 from perdure.experiment.resolve import resolve
 from perdure.experiment.run import Job, PlannedRun
@@ -107,7 +108,8 @@ def test_a_run_is_reused_if_its_batches_are_the_same(log: Path, tmp_path: Path) 
     for seed in (0, 1):
         trained(config, tmp_path, seed)
     planned = plan_setting(config, [0, 1, 2], tmp_path)
-    assert (planned.complete, planned.missing, planned.config) == ((0, 1), (2,), config)
+    assert (planned.complete, planned.missing) == ((0, 1), (2,))
+    assert not any("compared" in note for note in planned.config.notes)
     (setting,) = Plan("", "", tmp_path, [planned]).results()
     assert (setting.seeds, setting.config) == ([0, 1], config)
 
@@ -167,8 +169,7 @@ def test_a_note_says_that_batches_cannot_be_compared(
     assert list(map(checksum, folders)) == ["", ""]
     planned = plan_setting(config, [0, 1], tmp_path)
     assert planned.complete == (0, 1)
-    (note,) = set(planned.config.notes) - set(config.notes)
-    assert "cannot be compared" in note
+    (note,) = (note for note in planned.config.notes if "cannot be compared" in note)
     assert "--restart" in note
     (setting,) = Plan("", "", tmp_path, [planned]).results()
     assert setting.seeds == [0, 1]
@@ -202,3 +203,54 @@ def test_data_that_change_between_epochs_have_no_checksum(log: Path, tmp_path: P
     Job((run,), tmp_path, resume=True).execute(lambda progress: None)
     result = run.folder(tmp_path).read("result.json", Result)
     assert (result.steps, result.data_checksum) == (17, "")
+
+
+# -- short runs on a user's data ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("stream", "given", "max_steps", "expected"),
+    [
+        ("few", {"epochs": 3}, None, "only 9 training steps; more epochs (--epochs) or smaller b"),
+        ("few", {"epochs": 3}, 200, "only 9 training steps"),
+        ("few", {"batch": 100}, None, "only 1 training step;"),
+        ("few", {"epochs": 33}, None, "only 99 training steps"),
+        ("few", {"epochs": 34}, None, None),
+        ("few", {}, 2, None),
+        ("listed", {}, None, "only 2 training steps; more epochs (--epochs) usually help"),
+    ],
+)
+def test_short_runs_on_own_data_are_noted(
+    stream: str,
+    given: dict[str, float],
+    max_steps: int | None,
+    expected: str | None,
+    write: Write,
+    tmp_path: Path,
+) -> None:
+    write("short_streams", SHORT)
+    config = resolve(f"short_streams:{stream}", "sgd", given=given, max_steps=max_steps)
+    steps = build_run(config, None, 0).total_steps(max_steps)
+    notes = plan_setting(config, [0], tmp_path, steps=steps).config.notes
+    found = [note for note in notes if note.startswith("only ")]
+    assert len(found) == (expected is not None)
+    assert all(note.startswith(str(expected)) for note in found)
+
+
+def test_short_runs_on_other_data_are_not_noted(tmp_path: Path) -> None:
+    config = resolve("s-mnist", "sgd", dataset="mnist5k")
+    assert plan_setting(config, [0], tmp_path, steps=9).config == config
+
+
+SHORT = """
+    import torch
+    from perdure import from_batches, from_tensors
+
+    INPUTS, LABELS = torch.rand(100, 6), torch.arange(100) % 4
+
+    def few():
+        return from_tensors(INPUTS[:96], LABELS[:96])
+
+    def listed():
+        return from_batches([(INPUTS, LABELS)] * 2, classes=4, shape=(6,))
+"""

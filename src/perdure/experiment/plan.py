@@ -20,6 +20,9 @@ from perdure.user_code import source_hash
 
 _log = logging.getLogger(__name__)
 
+FEW_STEPS = 100
+"""Steps from which the library's defaults are tested."""
+
 
 @dataclass(frozen=True)
 class PlannedSetting:
@@ -77,9 +80,23 @@ def plan_setting(
         config = _check_batches(config, complete, out)
     if complete and steps is None:
         steps = PlannedRun(config, complete[0]).folder(out).read("result.json", Result).steps
+    if config.dataset is None and steps is not None and steps != config.max_steps:
+        config = _note_few_steps(config, steps)
     return PlannedSetting(
         config, label or str(config), steps, tuple(complete), resumable, tuple(missing)
     )
+
+
+def _note_few_steps(config: RunConfig, steps: int) -> RunConfig:
+    """The configuration, with a note if runs on a user's data are too short for the defaults."""
+    if steps >= FEW_STEPS:
+        return config
+    smaller = " or smaller batches (--batch)" if "batch" in config.hyperparameters else ""
+    note = (
+        f"only {steps} training step{'' if steps == 1 else 's'}; more epochs (--epochs){smaller} "
+        "usually help"
+    )
+    return replace(config, notes=(*config.notes, note))
 
 
 def _check_source(config: RunConfig, folder: RunFolder) -> None:
