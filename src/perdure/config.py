@@ -85,7 +85,8 @@ class RunConfig:
             budget is given in bytes.
         buffer_bytes: Bytes that the memory's samples may take, instead of `buffer_size`.
         hyperparameters: `batch` and `epochs` of the loop and settings of the optimizer; the
-            others are arguments of the learner.
+            others are arguments of the learner. `batch` is missing if the stream is a user's
+            that supplies the batches.
         optimizer: "sgd", "adam", "adamw", or a user's `module:function`.
         update: How clser and mean-er choose the steps that update their semantic memories.
         device: "cpu" or "cuda".
@@ -152,7 +153,8 @@ class RunConfig:
         if isinstance(self.stream_seed, str) and self.stream_seed not in (PER_RUN, PUBLISHED):
             text = f"--stream-seed is {self.stream_seed!r}"
             raise ValueError(f"{text}; expected a number, {PER_RUN} or {PUBLISHED}")
-        if missing := LOOP_HYPERPARAMETERS.keys() - self.hyperparameters.keys():
+        required = LOOP_HYPERPARAMETERS.keys() - ({"batch"} if self.dataset is None else set())
+        if missing := required - self.hyperparameters.keys():
             raise ValueError(f"hyperparameters lack {', '.join(sorted(missing))}")
 
     def select(self, *roles: Role) -> dict[str, Any]:
@@ -214,8 +216,8 @@ class RunConfig:
 
     @property
     def batch(self) -> int:
-        """Samples of the stream in each step."""
-        return int(self.hyperparameters["batch"])
+        """Samples of the stream in each step, unless the stream supplies the batches."""
+        return int(self.hyperparameters.get("batch", LOOP_HYPERPARAMETERS["batch"]))
 
     @property
     def epochs(self) -> int:
@@ -280,7 +282,8 @@ class RunConfig:
         usual = default_hyperparameters(
             self.stream, self.method, size, self.dataset, self.optimizer
         )
-        off = {name: 0.0 for name in usual.values if name not in self.hyperparameters}
+        missing = usual.values.keys() - self.hyperparameters.keys() - LOOP_HYPERPARAMETERS.keys()
+        off = {name: 0.0 for name in usual.values if name in missing}
         return {
             name: value
             for name, value in {**self.hyperparameters, **off}.items()
@@ -416,30 +419,27 @@ def default_hyperparameters(
     """The published hyperparameters, or the closest substitute, with notes on what was assumed.
 
     A user's method is imported. mnist5k is trained for more epochs than MNIST, and published
-    learning rates are for SGD only.
+    learning rates are for SGD only. The source is empty if nothing is published for such a stream.
     """
     learner = catalog.find_learner(method)
     accepted = catalog.accepted(learner)
     values: dict[str, float] = dict(LOOP_HYPERPARAMETERS)
-    notes: tuple[str, ...] = ()
+    notes, source = tuple[str, ...](), ""
     preset = presets.find(method, stream, buffer_size)
     common = {*accepted, *LOOP_HYPERPARAMETERS}
     other = "er" if buffer_size is not None else "sgd"
     if preset is not None:
         values |= {k: v for k, v in preset.values.items() if k in common}
-        notes = preset.notes
+        notes, source = preset.notes, preset.source
         if not preset.is_published:
             notes += (f"the settings of {method} on {stream} are not published: {preset.source}",)
     elif (substitute := presets.find(other, stream, buffer_size)) is not None:
         values |= _learner_defaults(learner)
         values |= {k: v for k, v in substitute.values.items() if k in common}
         notes = (f"{method} has no published settings for {stream}; using those of {other}",)
+        source = substitute.source
     else:
         values |= _learner_defaults(learner)
-        notes = (
-            f"{stream} has no published settings; hyperparameters that are not given have their "
-            "method's defaults, with batch 32 and one epoch",
-        )
     if dataset == "mnist5k":
         values["epochs"] *= SMALL_DATA_EPOCHS
     if optimizer != "sgd":
@@ -447,7 +447,7 @@ def default_hyperparameters(
         known = catalog.OPTIMIZERS.get(optimizer)
         if known is not None and known.lr is not None:
             values["lr"] = known.lr
-    return presets.Preset(normalised(values, accepted), notes)
+    return presets.Preset(normalised(values, accepted), notes, source)
 
 
 def is_optional(argument: inspect.Parameter) -> bool:

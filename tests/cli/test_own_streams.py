@@ -16,6 +16,8 @@ from perdure.streams.image_encoder import read_images
 from .conftest import Call
 
 MODULE = """
+from pathlib import Path
+
 import torch
 from perdure import SGD, from_batches, from_tensors
 
@@ -36,6 +38,17 @@ def three():
 
 def batches():
     return from_batches([(INPUTS, LABELS)], classes=4, shape=(6,))
+
+class Log:
+    def __iter__(self):
+        for line in Path("log.txt").read_text().split():
+            yield torch.eye(4), (torch.arange(4) + int(line)) % 4
+
+def log():
+    return from_batches(Log(), classes=4, shape=(4,), name="log")
+
+def once():
+    return from_batches(iter([(INPUTS, LABELS)]), classes=4, shape=(6,))
 
 def optimizer(parameters, lr=0.05, *, inertia=0.1):
     return torch.optim.SGD(parameters, lr=lr, momentum=inertia)
@@ -88,7 +101,7 @@ def test_settings_apply_to_the_methods_that_have_them(call: Call, here: Path) ->
     assert "--stable-window applies to clser only" in ended.err
     assert "seed 0 of er on quarters, buffer 500" in ended.err
     alone = call(*RUN, "--method", "clser", "--stable-window", "0", "--out", "alone")
-    assert " only" not in alone.err
+    assert "applies to" not in alone.err
     updates = {method: found["update"] for method, found in configs(here).items()}
     assert updates == {"er": "random", "mean-er": "regular", "clser": "regular"}
 
@@ -188,6 +201,31 @@ def test_a_stream_without_tests_is_noted_once_unless_it_is_evaluated(call: Call)
         assert "--prequential" not in ended.err
 
 
+def test_runs_are_not_reused_for_batches_that_have_changed(call: Call, here: Path) -> None:
+    (here / "log.txt").write_text("1 2 3 " * 40)
+    words = ["run", "own_streams:log", "--method", "sgd", "--prequential", "--workers", "1"]
+    first = call(*words)
+    assert first.status == 0, first.err
+    again = call(*words)
+    assert (again.status, again.out) == (0, first.out)
+    assert "1 of 1 runs are complete already" in again.err
+    (here / "log.txt").write_text("1 2 3 " * 50)
+    for seeds in ("0", "0:2"):
+        refused = call(*words, "--seeds", seeds)
+        assert (refused.status, refused.out, refused.err.count("\n")) == (2, "", 1)
+        assert "own_streams:log differ" in refused.err
+    assert call(*words, "--seeds", "0:2", "--restart").status == 0
+    assert call(*words, "--seeds", "0:2", "--resume").status == 0
+
+
+def test_a_note_says_that_the_batches_of_completed_runs_are_unknown(call: Call) -> None:
+    words = ["run", "own_streams:once", "--method", "sgd", "--workers", "1"]
+    assert "cannot be compared" not in call(*words).err
+    again = call(*words)
+    assert again.status == 0
+    assert again.err.count("cannot be compared with those of its complete runs") == 1
+
+
 def write_images(folder: Path, red: int = 0) -> None:
     """Two classes of ten images."""
     for label in ("cat", "dog"):
@@ -253,6 +291,14 @@ def test_reading_many_images_is_shown(
     assert call(*words, "--quiet").err == ""
 
 
+def test_few_steps_are_noted_once(call: Call, here: Path) -> None:
+    write_images(here / "pets")
+    words = ["run", "images:pets,size=8", "--batch", "4", "--method", "sgd,er", "--workers", "1"]
+    assert call(*words).err.count("only 4 training steps") == 1
+    assert "only" not in call(*words, "--max-steps", "3").err
+    assert "training steps" not in call(*words, "--epochs", "25").err
+
+
 def test_images_and_tables_need_no_module(call: Call, here: Path) -> None:
     write_images(here / "pets")
     words = ["--method", "er", "--network", "cnn", "--batch", "4"]
@@ -306,6 +352,21 @@ def test_files_that_cannot_be_read_are_one_sentence(call: Call, here: Path) -> N
         assert (ended.status, ended.out) == (2, "")
         assert expected in ended.err
         assert ended.err.count("\n") == 1
+
+
+def test_a_batch_size_does_not_apply_to_batches(call: Call, here: Path) -> None:
+    words = ["run", "own_streams:batches", "--workers", "1"]
+    for flags in (["--batch", "2"], ["--batch", "32"], ["--set", "batch=2"]):
+        for method in ("er", "sgd,joint"):
+            ended = call(*words, *flags, "--method", method)
+            assert (ended.status, ended.out, ended.err.count("\n")) == (2, "", 1)
+            assert "--batch does not apply to own_streams:batches" in ended.err
+    ended = call(*words, "--method", "er,joint")
+    assert ended.status == 0, ended.err
+    found = {name: content["hyperparameters"] for name, content in configs(here).items()}
+    assert ["batch" in values for values in found.values()] == [False, True]  # type: ignore[operator]
+    assert call("report", "runs", "-o", "report.md").status == 0
+    assert call(*words, "--method", "joint", "--batch", "40").status == 0
 
 
 def test_batches_cannot_be_split(call: Call) -> None:

@@ -22,7 +22,7 @@ from .conftest import Write
 
 OWN = """
     import torch
-    from perdure import ER, SGD, from_tensors
+    from perdure import ER, SGD, from_batches, from_tensors
 
     class Own(ER):
         def __init__(self, network, *, strength: float = 0.5, rounds: int = 2, **common):
@@ -36,6 +36,9 @@ OWN = """
         return from_tensors(inputs, labels, groups=[(0, 1), (2, 3)], test=(inputs, labels))
 
     ready = stream()
+
+    def batches():
+        return from_batches([(torch.rand(40, 6), torch.arange(40) % 4)], classes=4, shape=(6,))
 
     def network(shape, classes):
         return torch.nn.Linear(*shape, classes)
@@ -376,3 +379,34 @@ def test_the_run_command_passes_on_every_setting(monkeypatch: pytest.MonkeyPatch
     assert main(["run"]) == 2
     _, _, _, *others = inspect.signature(resolve).parameters
     assert seen.keys() == {*others} - {"check_device"}
+
+
+def test_a_stream_that_supplies_batches_has_no_batch_size(write: Write) -> None:
+    name = f"{write('supplying', OWN)}:batches"
+    config = resolve(name, "er", given={"epochs": 2})
+    assert "batch" not in config.hyperparameters
+    assert config.departures() == {"epochs": 2}
+    assert "batch" not in config.command([0]).replace(name, "")
+    assert resolve(name, "sgd", ranks=3).ranks == 3
+    with pytest.raises(ValueError, match="--batch does not apply to supplying:batches"):
+        resolve(name, "er", given={"batch": 32})
+    joint = resolve(name, "joint", given={"batch": 8})
+    assert joint.batch == 8
+    with pytest.raises(ValueError, match=r"--batch is 32.*3 processes"):
+        resolve(name, "joint", ranks=3)
+    with pytest.raises(ValueError, match="hyperparameters lack batch"):
+        replace(config, stream="s-mnist", dataset="mnist")
+
+
+def test_the_note_on_defaults_names_the_batch_and_the_epochs_of_the_run(write: Write) -> None:
+    module = write("noted", OWN)
+
+    def note(stream: str, method: str = "er", **given: float) -> str:
+        notes = resolve(f"{module}:{stream}", method, given=given).notes
+        (found,) = (text for text in notes if "no published settings" in text)
+        return found
+
+    assert note("stream").endswith("for 1 epoch with batches of 32")
+    assert note("stream", batch=16, epochs=5).endswith("for 5 epochs with batches of 16")
+    assert note("batches", epochs=5).endswith("for 5 epochs with batches from the stream")
+    assert note("batches", "joint", batch=8).endswith("for 1 epoch with batches of 8")

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from perdure.streams import from_batches
+from perdure.streams import from_batches, from_tensors
+from perdure.streams.from_batches import read_checksum, supplies_batches
 
 Batch = tuple[Tensor, Tensor]
 
@@ -145,3 +146,67 @@ def test_an_invalid_batch_is_rejected_when_it_is_read(bad: Batch, message: str) 
 def test_an_empty_mapping_is_rejected() -> None:
     with pytest.raises(ValueError, match="is empty"):
         stream_of({})
+
+
+# -- what was read --------------------------------------------------------------------------
+
+
+def checksum_after(stream: Any, epochs: int = 1) -> str:
+    for task in stream.tasks:
+        for _ in range(epochs):
+            assert numbers(task.epoch(32, torch.Generator()))
+    return read_checksum(stream.tasks, stream.tests)
+
+
+def test_the_checksum_of_what_was_read_depends_on_batches_and_tests_only() -> None:
+    first, longer = [batch(0), batch(1)], [batch(0), batch(1), batch(2)]
+    found = checksum_after(stream_of(first))
+    assert found == checksum_after(stream_of(list(first)), epochs=3)
+    others = [
+        stream_of(longer),
+        stream_of(first[::-1]),
+        stream_of({"a": first[:1], "b": first[1:]}),
+        stream_of(first, test=batch(0)),
+        stream_of(first, test=batch(1)),
+    ]
+    assert len({found, *map(checksum_after, others)}) == 6
+
+
+def test_there_is_no_checksum_of_batches_that_were_not_all_read_or_have_changed() -> None:
+    stream = stream_of([batch(0), batch(1)])
+    next(stream.tasks[0].epoch(32, torch.Generator()))
+    assert read_checksum(stream.tasks, stream.tests) == ""
+    assert checksum_after(stream_of(iter([batch(0)]))) == ""
+    growing = [batch(0)]
+    stream = stream_of(growing)
+    assert checksum_after(stream)
+    growing.append(batch(1))
+    assert checksum_after(stream) == ""
+    tensors = from_tensors(torch.rand(4, 3), torch.tensor([0, 1, 0, 1]))
+    assert read_checksum(tensors.tasks, tensors.tests) == ""
+    assert [supplies_batches(each) for each in (stream, tensors)] == [True, False]
+
+
+class Failing:
+    """An iterable that can be read once."""
+
+    def __init__(self) -> None:
+        self.started = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        self.started += 1
+        if self.started > 1:
+            raise ConnectionError
+        return iter([batch(0)])
+
+
+def test_batches_in_a_random_order_do_not_repeat() -> None:
+    data = TensorDataset(torch.rand(100, 1, 2, 2), torch.arange(100) % 2)
+    state = torch.get_rng_state()
+    for shuffle in (False, True):
+        (task,) = stream_of(DataLoader(data, batch_size=50, shuffle=shuffle)).tasks
+        assert task.repeats() != shuffle
+    assert torch.equal(torch.get_rng_state(), state)
+    (task,) = stream_of(Failing()).tasks
+    list(task.epoch(32, torch.Generator()))
+    assert not task.repeats()

@@ -349,11 +349,16 @@ def test_supplied_batches_are_used_as_they_are() -> None:
     learner = RecordingLearner(toy.network())
     learner.needs_boundaries = False
     stream = from_batches(batches, classes=8, shape=(1, 4, 4), test=toy.inputs(16, 9))
-    record = fit(learner, stream, batch=99, epochs=2)
+    record = fit(learner, stream, epochs=2)
     assert record.steps == 2 * len(sizes)
     assert record.class_il["working"][1][0] is not None
     expected = [f"step on {sorted(set(labels.tolist()))}" for _, labels in batches]
     assert learner.calls == 2 * expected
+    for batch in (5, 32):
+        with pytest.raises(ValueError, match="batch does not apply to own, which comes in batches"):
+            fit(learner, stream, batch=batch)
+    joint = stream.joined(32, torch.Generator())
+    assert fit(learner, joint, batch=8).steps == 2
 
 
 def test_endless_streams_end_with_max_steps() -> None:

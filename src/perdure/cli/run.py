@@ -110,7 +110,7 @@ def run(options: RunOptions) -> int:
         for seed in (*setting.missing, *setting.resumable):
             setting.folder(out, seed).refuse_if_locked()
     if not options.output.quiet:
-        notes = [note for config in configs for note in config.notes]
+        notes = [note for setting in settings for note in setting.config.notes]
         notes += _partial_notes(options, [config.method for config in configs])
         notes += [
             f"{config.stream_title(first.stream)} has no tests; add --prequential to measure "

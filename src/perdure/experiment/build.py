@@ -5,6 +5,7 @@ Code below this module takes plain arguments, never a configuration.
 
 from __future__ import annotations
 
+import collections
 import difflib
 import warnings
 from collections import Counter
@@ -26,6 +27,7 @@ from perdure.randomness import derive, generator, seeded_globally
 from perdure.results.folder import LEARNER_FILE, RunFolder
 from perdure.results.records import Facts, Result
 from perdure.streams import Augment, ComposedTask, Normaliser, Scale, Stream
+from perdure.streams.from_batches import read_checksum
 from perdure.streams.from_files import FILE_STREAMS, stream_from_files
 from perdure.structures import as_shape
 from perdure.training.distributed import divide
@@ -66,22 +68,43 @@ def build_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Strea
 
     The seed of the run matters only if the composition of the stream is per run.
     """
-    if dataset is None:
-        stream = load_user_stream(config.stream).stream
-        if config.validation is not None:
-            stream = stream.validation(config.validation)
-    else:
-        stream_seed = config.stream_seed
-        if stream_seed == PER_RUN:
-            stream_seed = derive(seed, "stream") % 2**32
-        elif stream_seed == PUBLISHED:
-            stream_seed = None
-        assert not isinstance(stream_seed, str)
-        memory = config.memory_draws()
-        stream = catalog.build_stream(config.stream, dataset, stream_seed, memory)
+    return _as_seen(config, _composed_stream(config, dataset, seed), seed)
+
+
+def _as_seen(config: RunConfig, stream: Stream, seed: int) -> Stream:
+    """The stream, or for JOINT all its tasks merged into one."""
     if catalog.is_joint(config.method):
         return stream.joined(config.batch, generator(seed, "collection"))
     return stream
+
+
+def _composed_stream(config: RunConfig, dataset: Dataset | None, seed: int) -> Stream:
+    """The stream with its own tasks, whatever the method."""
+    if dataset is None:
+        stream = load_user_stream(config.stream).stream
+        return stream if config.validation is None else stream.validation(config.validation)
+    stream_seed = config.stream_seed
+    if stream_seed == PER_RUN:
+        stream_seed = derive(seed, "stream") % 2**32
+    elif stream_seed == PUBLISHED:
+        stream_seed = None
+    assert not isinstance(stream_seed, str)
+    return catalog.build_stream(config.stream, dataset, stream_seed, config.memory_draws())
+
+
+def data_checksum(config: RunConfig) -> str:
+    """The checksum that `Run.data_checksum` has if the run reads a user's batches as they are now.
+
+    Raises:
+        ValueError: If the batches cannot be read.
+    """
+    stream = load_user_stream(config.stream).stream
+    for task in stream.tasks:
+        try:
+            collections.deque(task.epoch(config.batch, torch.Generator()), maxlen=0)
+        except Exception as error:
+            raise ValueError(f"{config.stream}: {describe_error(error)}") from error
+    return read_checksum(stream.tasks, stream.tests)
 
 
 class UserStream(NamedTuple):
@@ -160,10 +183,11 @@ def build_run(config: RunConfig, dataset: Dataset | None, seed: int) -> Run:
     Raises:
         ValueError: If the method refuses a value, or the network does not fit the stream.
     """
-    stream = build_stream(config, dataset, seed)
+    composed = _composed_stream(config, dataset, seed)
+    stream = _as_seen(config, composed, seed)
     learner = build_learner(config, _Inputs.of(stream), seed)
     window = config.prequential and config.prequential_window
-    run = Run(learner, stream, config.batch, config.epochs, seed, window)
+    run = Run(learner, stream, config.batch, config.epochs, seed, window, composed.tasks)
     _check_samples(config, stream)
     sample = torch.zeros(1, *stream.shape, dtype=torch.uint8) if dataset else None
     try:

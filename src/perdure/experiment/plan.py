@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perdure.config import RunConfig
+from perdure.experiment.build import data_checksum
 from perdure.experiment.run import Job, PlannedRun, is_usable, make_jobs
 from perdure.experiment.speeds import Speeds
 from perdure.lock import LockedError
 from perdure.results.folder import RunFolder
-from perdure.results.records import Facts, Result, read_run
+from perdure.results.records import Facts, Result, RunRecord, read_run
 from perdure.results.table import Setting, group
 from perdure.user_code import source_hash
+
+_log = logging.getLogger(__name__)
+
+FEW_STEPS = 100
+"""Steps from which the library's defaults are tested."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,11 @@ def plan_setting(
     steps: int | None = None,
     restart: bool = False,
 ) -> PlannedSetting:
-    """Find out which runs of a configuration have to be trained; with `restart`, all of them."""
+    """Find out which runs of a configuration have to be trained; with `restart`, all of them.
+
+    Raises:
+        ValueError: If a run's code or batches have changed since.
+    """
     complete, missing, resumable = [], [], {}
     for seed in seeds:
         run = PlannedRun(config, seed)
@@ -65,11 +76,27 @@ def plan_setting(
             resumable[seed] = step
         else:
             missing.append(seed)
+    if complete and not config.data_checksum:
+        config = _check_batches(config, complete, out)
     if complete and steps is None:
         steps = PlannedRun(config, complete[0]).folder(out).read("result.json", Result).steps
+    if config.dataset is None and steps is not None and steps != config.max_steps:
+        config = _note_few_steps(config, steps)
     return PlannedSetting(
         config, label or str(config), steps, tuple(complete), resumable, tuple(missing)
     )
+
+
+def _note_few_steps(config: RunConfig, steps: int) -> RunConfig:
+    """The configuration, with a note if runs on a user's data are too short for the defaults."""
+    if steps >= FEW_STEPS:
+        return config
+    smaller = " or smaller batches (--batch)" if "batch" in config.hyperparameters else ""
+    note = (
+        f"only {steps} training step{'' if steps == 1 else 's'}; more epochs (--epochs){smaller} "
+        "usually help"
+    )
+    return replace(config, notes=(*config.notes, note))
 
 
 def _check_source(config: RunConfig, folder: RunFolder) -> None:
@@ -86,6 +113,33 @@ def _check_source(config: RunConfig, folder: RunFolder) -> None:
             f"changed since the run in {folder.path}; restore it, use another --out, or train "
             "again (run --restart)"
         )
+
+
+def _check_batches(config: RunConfig, seeds: Sequence[int], out: Path) -> RunConfig:
+    """Compare the batches of a user's stream with those of complete runs, by reading them again.
+
+    Returns:
+        The configuration, with a note if they cannot be compared.
+
+    Raises:
+        ValueError: If they differ.
+    """
+    folders = [PlannedRun(config, seed).folder(out) for seed in seeds]
+    known = [folder.read("result.json", Result).data_checksum for folder in folders]
+    now = data_checksum(config) if any(known) else ""
+    for folder, before in zip(folders, known, strict=True):
+        if before and before != now:
+            raise ValueError(
+                f"the data of {config.stream} differ from those of the run in {folder.path}; use "
+                "another --out, or train again (run --restart)"
+            )
+    if all(known):
+        return config
+    note = (
+        f"the data of {config.stream} cannot be compared with those of its complete runs, which "
+        "are reused; use --restart if the data have changed"
+    )
+    return replace(config, notes=(*config.notes, note))
 
 
 @dataclass(frozen=True)
@@ -152,7 +206,8 @@ class Plan:
     def results(self, *, all_seeds: bool = False) -> list[Setting]:
         """The results of every setting that has a complete run, in the order of the plan.
 
-        With `all_seeds`, runs with seeds that are not part of the plan are included.
+        With `all_seeds`, runs with seeds that are not part of the plan are included. Runs of a
+        setting that read different batches are several settings.
         """
         runs = []
         for setting in self.settings:
@@ -161,10 +216,21 @@ class Plan:
                 found = RunFolder.group(self.out, setting.config).glob("seed-*")
                 seeds = sorted(int(f.name[5:]) for f in found if f.name[5:].isdecimal())
             folders = [RunFolder.locate(self.out, setting.config, seed) for seed in seeds]
-            runs += [read_run(folder.path) for folder in folders if folder.complete]
+            read = [read_run(folder.path) for folder in folders if folder.complete]
+            if len({run.config.data_checksum for run in read}) > 1:
+                _log.warning(
+                    "the runs of %s have different data; they are not averaged", setting.label
+                )
+            else:  # the settings keep the hash in the names of their folders
+                read = [_with_checksum(run, setting.config.data_checksum) for run in read]
+            runs += read
         by_hash = {setting.config.hash: setting for setting in group(runs).settings}
-        hashes = [setting.config.hash for setting in self.settings]
+        hashes = dict.fromkeys(run.config.hash for run in runs)
         return [by_hash[key] for key in hashes if key in by_hash]
+
+
+def _with_checksum(run: RunRecord, checksum: str) -> RunRecord:
+    return replace(run, config=replace(run.config, data_checksum=checksum))
 
 
 def runs_on_other_data(config: RunConfig, out: Path) -> dict[Path, str]:

@@ -28,6 +28,7 @@ from perdure.data import DATASETS, locate
 from perdure.evaluation.prequential import WINDOW
 from perdure.experiment.build import load_user_stream, read_dataset
 from perdure.sizes import parse_bytes
+from perdure.streams.from_batches import supplies_batches
 
 
 def resolve(
@@ -113,6 +114,7 @@ def resolve(
     check_names(given or {}, method, optimizer)
     size = memory["buffer_size"] if memory["buffer_bytes"] is None else DEFAULT_BUFFER_SIZE
     usual = default_hyperparameters(stream, method, size, dataset, optimizer)
+    place = len(notes)
     notes += usual.notes
     if memory["buffer_bytes"] is not None and entry is not None:
         notes.append(f"hyperparameters are those for a buffer of {DEFAULT_BUFFER_SIZE} samples")
@@ -128,12 +130,9 @@ def resolve(
         # Reading a configuration does not import the method, so its defaults must be recorded.
         off = (name for name in accepted if is_optional(accepted[name]))
         hyperparameters = {**dict.fromkeys(off, 0.0), **hyperparameters}
-    for name in ("batch", "memory_batch"):
-        if hyperparameters.get(name, 0) % ranks:
-            raise ValueError(
-                f"{as_flag(name)} is {hyperparameters[name]}, which is not a multiple of the "
-                f"{ranks} processes"
-            )
+    _check_ranks(hyperparameters, ranks, *([] if entry is None else ["batch"]), "memory_batch")
+    if entry is not None and not usual.source:
+        notes.insert(place, _defaults_note(stream, hyperparameters))
     default_network = network is None
     if network is None:
         network = "mlp" if entry is None else entry.network
@@ -173,11 +172,38 @@ def resolve(
     if data is not None:
         return replace(config, data_checksum=data.checksum)
     own = load_user_stream(stream, again=reread, progress=progress)
+    if supplies_batches(own.stream) and not catalog.is_joint(method):
+        if "batch" in (given or {}):
+            raise ValueError(f"--batch does not apply to {stream}, which supplies batches; omit it")
+        hyperparameters.pop("batch")
+    _check_ranks(hyperparameters, ranks, "batch")
+    config = replace(config, hyperparameters=hyperparameters)
+    notes.insert(place, _defaults_note(stream, hyperparameters))
     if default_network:
         is_image = isinstance(own.stream.shape, tuple) and len(own.stream.shape) == 3
         hint = " (for images, try --network cnn)" if is_image else ""
         notes.append(f"--network is not given; using mlp{hint}")
     return replace(config, data_checksum=own.stream.checksum, notes=(*notes, *own.warnings))
+
+
+def _defaults_note(stream: str, hyperparameters: Mapping[str, float]) -> str:
+    """The note for a stream without published hyperparameters."""
+    batch, epochs = hyperparameters.get("batch"), hyperparameters["epochs"]
+    return (
+        f"{stream} has no published settings; hyperparameters that are not given have their "
+        f"method's defaults; training for {epochs} epoch{'s' if epochs > 1 else ''} with "
+        f"{'batches from the stream' if batch is None else f'batches of {batch}'}"
+    )
+
+
+def _check_ranks(hyperparameters: Mapping[str, float], ranks: int, *names: str) -> None:
+    """Raise ValueError if several processes cannot divide these numbers equally."""
+    for name in names:
+        if hyperparameters.get(name, 0) % ranks:
+            raise ValueError(
+                f"{as_flag(name)} is {hyperparameters[name]}, which is not a multiple of the "
+                f"{ranks} processes"
+            )
 
 
 def _stream_remedy(stream: str) -> str:

@@ -132,7 +132,11 @@ class Job:
                     continue
                 for name, content in run.learner.histograms().items():
                     folder.event(name, step=run.step, **content)
-                folder.finish(run.learner, run.record.result(), timing)
+                result = run.record.result()
+                # A part of the stream is no evidence that the whole is the same.
+                if config.max_steps is None and (checksum := run.data_checksum()):
+                    result["data_checksum"] = checksum
+                folder.finish(run.learner, result, timing)
                 checkpointer.clear(store)
             if failure is not None:
                 raise failure

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -130,6 +130,8 @@ class Result(Struct, frozen=True, kw_only=True):
     steps: Count
     totals: dict[str, Number] = {}
     prequential: PrequentialResult | None = None
+    data_checksum: str = ""
+    """Of the batches and tests, for a stream whose data are known only after they were read."""
 
     def __post_init__(self) -> None:
         if not self.predictors:
@@ -256,7 +258,7 @@ class RunRecord:
     Attributes:
         place: Where the run is, relative to the folder that was read.
         folder: Its files.
-        config: Its settings.
+        config: Its settings; `data_checksum` is that of `result` if it was not known before.
         facts: What else `config.json` records.
         result: Its accuracies.
         timing: Its duration and machine.
@@ -305,6 +307,8 @@ def read_run(path: Path, place: str | None = None) -> RunRecord:
     folder, remarks = RunFolder(path), list[str]()
     config, facts = folder.read("config.json", RunConfig), folder.read("config.json", Facts)
     result = folder.read("result.json", Result)
+    if not config.data_checksum:
+        config = replace(config, data_checksum=result.data_checksum)
     try:
         folder.check_artifacts(read=False)
     except DamagedError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -12,7 +13,16 @@ from perdure.records import Samples
 from perdure.state import State, Stateful
 from perdure.streams.augment import Scale
 from perdure.streams.pairs import Pair, check_samples, make_tests
-from perdure.streams.stream import Augment, ComposedTask, Normaliser, Stream, Task, tensor_bytes
+from perdure.streams.stream import (
+    Augment,
+    ComposedTask,
+    Normaliser,
+    Stream,
+    Task,
+    Test,
+    checksum_of,
+    tensor_bytes,
+)
 from perdure.structures import as_shape
 
 
@@ -29,11 +39,14 @@ def from_batches(
 ) -> Stream:
     """Create a stream from an iterable of batches.
 
-    Batches are used in the order and size in which the iterable yields them; the batch size of a
-    run does not apply. They are not kept, so the iterable may be endless (only `joined` reads all
-    of it). A run can be resumed if the iterable has `state_dict` and `load_state_dict`, or if it
-    can be iterated again and then yields the same batches. An iterator can be read only once: it
-    serves one epoch and cannot be resumed. The stream's checksum is empty.
+    Batches are used in the order and size in which the iterable yields them, so `fit` and the
+    command refuse a batch size, except for JOINT, which mixes all samples. They are not kept, so
+    the iterable may be endless (only `joined` reads all of it). A run can be resumed if the
+    iterable has `state_dict` and `load_state_dict`, or if it can be iterated again and then yields
+    the same batches. An iterator can be read only once: it serves one epoch and cannot be resumed.
+
+    The stream's checksum is empty, because it is created without reading the batches. A run of the
+    command that reads all of them stores their checksum in `result.json` (`data_checksum`).
 
     Args:
         batches: Batches (inputs, labels), or dicts with the key "labels", of a single task; or a
@@ -97,6 +110,8 @@ class IterableTask(ComposedTask):
         self.exhausted = False
         self.checksum = 0
         """Of the batches read in this epoch, unless the iterable restores its own position."""
+        self.epochs_read = list[int]()
+        """Checksums of the epochs that were read to the end; two if they are not all the same."""
         self._state: State | None = None
 
     def _count(self, batch: int) -> int | None:
@@ -120,13 +135,17 @@ class IterableTask(ComposedTask):
     def _checked(self, resumed: bool) -> Iterator[Samples]:
         count = 0
         for count, pair in enumerate(self.batches, 1):  # noqa: B007
-            samples = check_samples("batch", pair, shape=self.shape, classes=self.classes)
+            samples = self._samples_of(pair)
             if not self.stateful and self.resumable:
-                for tensor in samples.tensors():
-                    self.checksum = zlib.crc32(tensor_bytes(tensor), self.checksum)
+                self.checksum = _add(samples, self.checksum)
             yield samples
         if not (count or resumed):
             raise ValueError(f"task {self.name!r} has no batches")
+        if not self.stateful and self.resumable and self.checksum not in self.epochs_read:
+            self.epochs_read = [*self.epochs_read, self.checksum][:2]
+
+    def _samples_of(self, pair: Pair) -> Samples:
+        return check_samples("batch", pair, shape=self.shape, classes=self.classes)
 
     def epoch(self, batch: int, order: torch.Generator, start: int = 0) -> Iterator[Samples]:
         """Iterate over the batches from number `start`; exactly as before after a restored state.
@@ -158,6 +177,44 @@ class IterableTask(ComposedTask):
         if not self.resumable:
             raise ValueError(not_resumable(self))
         self._state = state
+
+    def repeats(self) -> bool:
+        """Whether the first batch is the same when it is read again, unlike in a random order."""
+        try:
+            with torch.random.fork_rng(devices=[]):
+                one, other = (
+                    [_add(self._samples_of(pair), 0) for pair in islice(self.batches, 1)]
+                    for _ in range(2)
+                )
+        except Exception:  # the iterable is a user's, and training has ended
+            return False
+        return one == other
+
+
+def _add(samples: Samples, checksum: int) -> int:
+    """A checksum continued with the content of a batch."""
+    for tensor in samples.tensors():
+        checksum = zlib.crc32(tensor_bytes(tensor), checksum)
+    return checksum
+
+
+def supplies_batches(stream: Stream) -> bool:
+    """Whether the batches of a stream come from iterables, so that no batch size applies."""
+    return all(isinstance(task, IterableTask) for task in stream.tasks)
+
+
+def read_checksum(tasks: Sequence[Task], tests: Sequence[Test]) -> str:
+    """Checksum of the batches that were read from these tasks, and of the tests.
+
+    Empty unless all tasks come from iterables and were read to the end, with the same batches in
+    every epoch. It does not depend on the number of epochs.
+    """
+    read = [task.epochs_read if isinstance(task, IterableTask) else [] for task in tasks]
+    if any(len(checksums) != 1 for checksums in read):
+        return ""
+    sources = dict.fromkeys(test.source for test in tests)
+    tested = [tensor for source in sources for tensor in source().tensors()]
+    return checksum_of(*(checksums[0] for checksums in read), *tested)
 
 
 def not_resumable(task: Task) -> str:

@@ -21,6 +21,7 @@ from perdure.learners.checks import describe
 from perdure.randomness import generator
 from perdure.state import State
 from perdure.streams import Stream, Task, Test, from_batches
+from perdure.streams.from_batches import IterableTask, read_checksum, supplies_batches
 from perdure.streams.pairs import Pair, as_pair
 from perdure.streams.stream import ComposedTask
 from perdure.structures import Inputs, leaves, length, map_leaves, select, shapes
@@ -89,6 +90,7 @@ class Run:
         seed: Seed of the order of the data; the learner has its own.
         prequential: Whether to predict each batch before learning from it: True, or the number of
             samples of the sliding window.
+        sources: The tasks that supply the data, if those of the stream were joined from them.
 
     Raises:
         ValueError: If `learner` is no learner, if `batch`, `epochs` or the window is not a whole
@@ -103,6 +105,7 @@ class Run:
     epochs: int = 1
     seed: int = 0
     prequential: bool | int = False
+    sources: Sequence[Task] = ()
     step: int = field(default=0, init=False)
     """Number of steps taken."""
     position: Position = field(default=Position(), init=False)
@@ -137,6 +140,7 @@ class Run:
             given = WINDOW if self.prequential is True else self.prequential
             window = as_whole("prequential", given)
             self.predicted = Prequential(window, self.learner.device)
+        self.sources = self.sources or self.stream.tasks
 
     def state_dict(self) -> State:
         """State of the learner, its record so far, and the position in the stream."""
@@ -149,6 +153,7 @@ class Run:
             "position": list(self.position),
             "prequential": {} if self.predicted is None else self.predicted.state_dict(),
             "source": {} if (task := self._task()) is None else task.state_dict(),
+            "epochs_read": [list(task.epochs_read) for task in self._iterables()],
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -180,6 +185,21 @@ class Run:
         self.position = position
         if (task := self._task()) is not None:
             task.load_state_dict(state.get("source", {}))
+        for source, read in zip(self._iterables(), state.get("epochs_read", []), strict=False):
+            source.epochs_read = [int(checksum) for checksum in read]
+
+    def _iterables(self) -> list[IterableTask]:
+        """The tasks that read iterables of batches."""
+        return [task for task in self.sources if isinstance(task, IterableTask)]
+
+    def data_checksum(self) -> str:
+        """Checksum of the batches of a stream from iterables, and of its tests, after training.
+
+        Empty for other streams, and if the batches were not read to the end or are not the same
+        when they are read again, as in a random order.
+        """
+        found = read_checksum(self.sources, self.stream.tests)
+        return found if found and all(task.repeats() for task in self._iterables()) else ""
 
     def _task(self) -> Task | None:
         """The current task; None before the first and after the last."""
@@ -287,8 +307,8 @@ def fit(
             is a pair (inputs, labels), or a dict in which the key "labels" holds the labels and
             the others the inputs. An iterable is read once per epoch and used as a single task
             without tests; for tasks or tests, use `from_batches`.
-        batch: Samples per batch of a stream, 32 by default. Batches from an iterable are used as
-            they are.
+        batch: Samples per batch of a stream, 32 by default. Batches from an iterable, also those
+            of `from_batches`, are used as they are.
         epochs: Passes over each task.
         seed: Seed of the order in which a stream presents its samples. The order of an iterable is
             its own.
@@ -304,8 +324,8 @@ def fit(
         `prequential`, the accuracy of the predictions made before learning.
 
     Raises:
-        ValueError: If the data does not fit the learner, `batch` is given for an iterable, or
-            a number is not whole or below 1.
+        ValueError: If the data does not fit the learner, `batch` is given for data that comes in
+            batches, or a number is not whole or below 1.
         TrainingError: If the loss becomes infinite or NaN.
 
     >>> import torch
@@ -330,6 +350,8 @@ def fit(
     if max_steps is not None:
         max_steps = as_count("max_steps", max_steps)
     if isinstance(data, Stream):
+        if batch is not None and supplies_batches(data):
+            raise ValueError(f"batch does not apply to {data.name}, which comes in batches already")
         check_network(learner, data)
         batch = DEFAULT_BATCH if batch is None else batch
         run = Run(learner, data, batch, epochs, seed, prequential)
