@@ -254,7 +254,12 @@ class RunConfig:
         return "" if self.buffer_size is None else str(self.buffer_size)
 
     def can_share_a_device(self, other: RunConfig) -> bool:
-        """Whether runs of the two can take their steps side by side in one process."""
+        """Whether runs of the two can take their steps side by side in one process.
+
+        Not if the stream supplies the batches: both would read the same iterable in turn.
+        """
+        if "batch" not in self.hyperparameters:
+            return False
 
         def shared(config: RunConfig) -> tuple[Any, ...]:
             settings = {**config.comparable(), **config.select("execution")}

@@ -61,7 +61,7 @@ def label_remedy(labels: Tensor) -> str:
         return "; pass labels.squeeze(1)"
     if labels.ndim == 2:
         return "; if they are one-hot, pass labels.argmax(1)"
-    if labels.is_floating_point() or labels.dtype == torch.bool:
+    if labels.ndim == 1 and (labels.is_floating_point() or labels.dtype == torch.bool):
         return "; if they are class numbers, pass labels.long(), or labels.astype(int) of an array"
     return ""
 

@@ -1,4 +1,4 @@
-"""A user's own code: finding what `module:name` refers to, and hashing its source."""
+"""A user's own code: what `module:name` refers to, where errors and warnings are, its source."""
 
 from __future__ import annotations
 
@@ -88,6 +88,14 @@ def describe_error(error: BaseException) -> str:
     where = f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
     text = f": {error}" if str(error) else ""
     return f"{type(error).__name__}{text}{where}"
+
+
+def warn_caller(message: str) -> None:
+    """Issue a warning that points to the line of a user's code that called perdure."""
+    frame, level = inspect.currentframe(), 1
+    while frame is not None and Path(frame.f_code.co_filename).is_relative_to(_PERDURE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)
 
 
 def raised_in(error: BaseException, function: Callable[..., object]) -> bool:

@@ -119,7 +119,7 @@ def test_a_run_on_other_batches_is_not_reused(content: str, log: Path, tmp_path:
     config = resolve("growing:stream", "sgd")
     trained(config, tmp_path)
     log.write_text(content)
-    with pytest.raises(ValueError, match=r"growing:stream differ .*seed-0; .*--restart"):
+    with pytest.raises(ValueError, match=r"growing:stream differ .*seed-0, .*--restart"):
         plan_setting(config, [0, 1], tmp_path)
     assert plan_setting(config, [0, 1], tmp_path, restart=True).missing == (0, 1)
     assert plan_setting(config, [0, 1], tmp_path / "other").missing == (0, 1)

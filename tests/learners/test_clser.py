@@ -578,18 +578,18 @@ def test_a_class_that_only_the_working_network_recognises_is_named_when_predicti
     learner.predict(inputs)  # a warning would be an error
     constant(learner.stable.network, [1.0, 0.0, 0.0, 0.0])
     learner.predict(inputs)  # too few batches since the last check
-    learner._checked = 8
+    learner._checked = 12
     trained = copy.deepcopy(learner.network.state_dict())
     constant(learner.network, [0.0, 0.0, 1.0, 0.0])
     learner.predict(inputs)  # both know one class of four
     learner.network.load_state_dict(trained)
-    learner._checked = 8
+    learner._checked = 12
     before = as_bytes(learner.state_dict(), {})
     with pytest.warns(UserWarning, match=r"class 1\D.*stable_window to 0\.01") as found:
         learner.predict(inputs)
     assert found[0].filename == __file__
     assert as_bytes(learner.state_dict(), {}) == before
-    learner._checked = 8
+    learner._checked = 12
     learner.predict(inputs)
 
 

@@ -161,7 +161,7 @@ def test_inputs_need_not_be_contiguous() -> None:
             LABELS + 2,
             r"labels range from 2 to 4; the network has 3 outputs.*0 to 2.*grow=True",
         ),
-        (INPUTS, LABELS + 1, r"from 1 to 3; .*0 to 2.*from 0.*subtract"),
+        (INPUTS, LABELS + 1, r"from 1 to 3; .*0 to 2.*from 1.*subtract"),
         (INPUTS, LABELS - 1, "labels range from -1 to 1"),
         (INPUTS, LABELS[:4], "6 inputs but 4 labels"),
         (INPUTS, LABELS.float(), r"dtype float32; expected integers.*long\(\)"),

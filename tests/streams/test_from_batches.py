@@ -43,6 +43,16 @@ def test_the_batch_size_does_not_apply() -> None:
     assert (stream.boundaries, stream.checksum) == (False, "")
 
 
+def test_epochs_that_are_read_at_the_same_time_have_the_checksum_of_one() -> None:
+    batches = [batch(0, 3), batch(1, 1), batch(2, 5)]
+    (one,), (shared,) = (stream_of(batches).tasks for _ in range(2))
+    assert numbers(one.epoch(32, torch.Generator())) == [0, 1, 2]
+    for _ in zip(*(shared.epoch(32, torch.Generator()) for _ in range(2)), strict=True):
+        pass
+    assert shared.epochs_read == one.epochs_read
+    assert shared.checksum == one.checksum
+
+
 def test_a_function_is_not_an_iterable_of_batches() -> None:
     for batches in (endless, {"first": endless}):
         with pytest.raises(ValueError, match=r"of type function.*call it"):

@@ -21,7 +21,7 @@ from perdure.user_code import source_hash
 _log = logging.getLogger(__name__)
 
 FEW_STEPS = 100
-"""Steps from which the library's defaults are tested."""
+"""The library's defaults are tested on streams of at least this many steps."""
 
 
 @dataclass(frozen=True)
@@ -130,14 +130,15 @@ def _check_batches(config: RunConfig, seeds: Sequence[int], out: Path) -> RunCon
     for folder, before in zip(folders, known, strict=True):
         if before and before != now:
             raise ValueError(
-                f"the data of {config.stream} differ from those of the run in {folder.path}; use "
-                "another --out, or train again (run --restart)"
+                f"the data of {config.stream} differ from those of the run in {folder.path}, or "
+                "come in another order each time; use another --out, or train again (run --restart)"
             )
     if all(known):
         return config
     note = (
-        f"the data of {config.stream} cannot be compared with those of its complete runs, which "
-        "are reused; use --restart if the data have changed"
+        f"the data of {config.stream} cannot be compared with those of its complete runs (their "
+        "order is random, or not all were read); the runs are reused, so use --restart if the "
+        "data have changed"
     )
     return replace(config, notes=(*config.notes, note))
 

@@ -162,6 +162,11 @@ class Job:
             )
         if isinstance(error, OSError | ValueError):
             return Failure(str(error))
+        if "daemonic processes are not allowed to have children" in str(error):
+            return Failure(
+                "a worker process cannot start others, such as those of a DataLoader; use "
+                "--workers 1, or num_workers=0 in the DataLoader"
+            )
         if "can't allocate memory" in str(error):
             return Failure("not enough memory for the run; use a smaller --buffer-size or network")
         trace = "".join(traceback.format_exception(error))

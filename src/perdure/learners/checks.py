@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -32,21 +31,12 @@ Augment = Callable[[Any, torch.Generator], Any]
 Labels: TypeAlias = Tensor | npt.NDArray[Any] | Sequence[int]
 """Integer class labels [n]."""
 
-_PERDURE = str(Path(__file__).parents[1])
 _FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 _LABELS = (torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8)
 _INPUTS = (*_FLOATS, *_LABELS, torch.bool)
 _LARGEST_PIXEL = 255
 _LARGEST_SCALED = 16
 """Standardised images have smaller values than this."""
-
-
-def warn_caller(message: str) -> None:
-    """Issue a warning that points to the line of the user's code that called perdure."""
-    frame, level = inspect.currentframe(), 1
-    while frame is not None and frame.f_code.co_filename.startswith(_PERDURE):
-        frame, level = frame.f_back, level + 1
-    warnings.warn(message, stacklevel=level)
 
 
 def check_optimizer(optimizer: Optimizer, parameters: list[nn.Parameter]) -> None:
@@ -169,8 +159,8 @@ def check_labels(labels: Tensor, classes: int | None) -> None:
             raise ValueError(f"labels range from {int(low)} to {int(high)}; expected 0 or more")
     elif low < 0 or high >= classes:
         remedy = "" if low < 0 else "; create the learner with grow=True to add outputs"
-        if low == 1 and high == classes > 1:
-            remedy = ", because classes are numbered from 0; subtract 1 from the labels"
+        if low >= 1 and high == classes > 1:
+            remedy = "; if classes are numbered from 1, subtract 1 from the labels"
         elif low == 0 and high == classes == 1:
             remedy = "; two classes need a network with two outputs"
         raise ValueError(

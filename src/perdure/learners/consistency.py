@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from perdure.learners.checks import warn_caller
 from perdure.learners.replay import ReplayLearner
 from perdure.memory import Reservoir, SemanticMemory
 from perdure.randomness import global_state, set_global_state
 from perdure.records import Samples
 from perdure.structures import Inputs, length, select
+from perdure.user_code import warn_caller
 
 _LAG = 0.1
 """Difference in accuracy from which the predicting memory lags behind the working network."""
@@ -87,8 +87,8 @@ class ConsistentReplay(ReplayLearner):
     consistency_weight: float
     _lags = 0
     """Successive checks that showed a lag; -1 after a warning."""
-    _checked = 8
-    """Batches observed until the last check of the classes; the next one follows after as many."""
+    _checked = 12
+    """Batches observed until the last check of the classes."""
     _shared_draws: _SharedDraws | None = None
     """Draws of the current step; None outside of `step` and if `_may_share_draws` is false."""
 
@@ -185,12 +185,12 @@ class ConsistentReplay(ReplayLearner):
     def check_prediction(self) -> None:
         """Warn once if the memory that predicts does not recognise a class that is learned.
 
-        Compares the recall of each class on stored samples, when twice as many batches have been
-        observed as at the last check. Short streams that end with a new class may end with such a
+        Compares the recall of each class on stored samples, when a quarter more batches have been
+        observed than at the last check. Short streams that end with a new class may end with such a
         lag. There is no warning if the memory is better in the mean over all classes.
         """
         super().check_prediction()
-        if self._lags < 0 or self._observed < 2 * self._checked:
+        if self._lags < 0 or self._observed < 1.25 * self._checked:
             return
         self._checked = self._observed
         if (checked := self._check_stored()) is None:
@@ -232,6 +232,6 @@ class ConsistentReplay(ReplayLearner):
         remedy = "0.05" if memory.window is None else f"{memory.window / 5:g}"
         warn_caller(
             f"the {name} memory, which predicts, lags behind the working network: after "
-            f"{int(self.steps)} steps it {evidence}; set {setting} to {remedy}, train for more "
-            "steps, or predict with predictors()['working']"
+            f"{int(self.steps)} steps it {evidence}; predict with predictors()['working'] or train "
+            f"for more steps and, if the lag persists, set {setting} to {remedy}"
         )

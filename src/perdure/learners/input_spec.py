@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from perdure.learners.checks import describe, warn_caller
+from perdure.learners.checks import describe
 from perdure.learners.predictor import Predictor
 from perdure.randomness import global_state, set_global_state
 from perdure.structures import Inputs, layout, leaves, length, logits_of, select, to_device
 from perdure.undo import save_hooks
-from perdure.user_code import describe_error, raised_in
+from perdure.user_code import describe_error, raised_in, warn_caller
 
 _ROUNDING = 0.02
 """Share of the largest logit by which logits may differ because batches are rounded differently."""

@@ -35,7 +35,6 @@ from perdure.learners.checks import (
     has_unscaled_images,
     read_inputs,
     read_labels,
-    warn_caller,
 )
 from perdure.learners.export import export
 from perdure.learners.growth import MAX_ADDED, check_outputs, find_head, grow_heads, grow_to_fit
@@ -51,7 +50,7 @@ from perdure.records import Samples, join
 from perdure.state import State, get_state, is_stateful, load_state, read_file, write_file
 from perdure.structures import Inputs, call, length, map_leaves, select, to_device
 from perdure.undo import Snapshot, Undoable, on_failure, postpone, save_generator, save_optimizer
-from perdure.user_code import describe_error
+from perdure.user_code import describe_error, warn_caller
 
 _STATE_ERRORS = (RuntimeError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors that loading an unsuitable state may raise."""

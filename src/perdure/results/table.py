@@ -317,10 +317,10 @@ def cut_short(settings: Sequence[Setting]) -> str:
     steps = [run.result.steps for s in settings for run in s.runs if not s.complete]
     if not steps:
         return ""
-    return (
-        f"Training ended at step {max(steps):,}, before the end of the stream. Accuracy is the "
-        "mean over the tests of the tasks so far."
-    )
+    ended = f"Training ended at step {max(steps):,}, before the end of the stream."
+    if not any(setting.spread() for setting in settings):
+        return ended
+    return f"{ended} Accuracy is the mean over the tests of the tasks so far."
 
 
 def on_different_streams(settings: Sequence[Setting]) -> str:

@@ -191,7 +191,8 @@ def analyses_table(collection: Collection) -> Table:
     for comparison in collection.comparisons:
         for setting in comparison.settings:
             cells = [spread_text(over_seeds(setting, measure), 3) for measure in ANALYSES.values()]
-            label = f"{setting.label} ({setting.config.hash})"
+            folder = setting.runs[0].folder.path.parent.name  # METHOD-BUFFER-HASH
+            label = f"{setting.label} ({folder.rpartition('-')[2]})"
             names = [escape(printable(name)) for name in (comparison.name, label)]
             table.add_row(*names, str(len(setting.analysed)), *cells)
     return table

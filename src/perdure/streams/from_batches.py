@@ -46,7 +46,8 @@ def from_batches(
     the same batches. An iterator can be read only once: it serves one epoch and cannot be resumed.
 
     The stream's checksum is empty, because it is created without reading the batches. A run of the
-    command that reads all of them stores their checksum in `result.json` (`data_checksum`).
+    command that reads all of them stores their checksum in `result.json` (`data_checksum`), if they
+    can be read again in the same order.
 
     Args:
         batches: Batches (inputs, labels), or dicts with the key "labels", of a single task; or a
@@ -133,16 +134,16 @@ class IterableTask(ComposedTask):
         return self._checked(resumed)
 
     def _checked(self, resumed: bool) -> Iterator[Samples]:
-        count = 0
+        count = checksum = 0  # of this epoch: several runs may read the task at the same time
         for count, pair in enumerate(self.batches, 1):  # noqa: B007
             samples = self._samples_of(pair)
             if not self.stateful and self.resumable:
-                self.checksum = _add(samples, self.checksum)
+                self.checksum = checksum = _add(samples, checksum)
             yield samples
         if not (count or resumed):
             raise ValueError(f"task {self.name!r} has no batches")
-        if not self.stateful and self.resumable and self.checksum not in self.epochs_read:
-            self.epochs_read = [*self.epochs_read, self.checksum][:2]
+        if not self.stateful and self.resumable and checksum not in self.epochs_read:
+            self.epochs_read = [*self.epochs_read, checksum][:2]
 
     def _samples_of(self, pair: Pair) -> Samples:
         return check_samples("batch", pair, shape=self.shape, classes=self.classes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -31,6 +30,7 @@ from perdure.streams.layout import (
     warn_of_single_class,
 )
 from perdure.streams.stream import Augment, Normaliser, Stream
+from perdure.user_code import warn_caller
 
 
 class _Image(NamedTuple):
@@ -219,7 +219,7 @@ def _find(root: Path, by_folder: bool) -> list[_Image]:
             f"{root} contains no images ({', '.join(FORMATS)} files); expected {where}{instead}"
         )
     if unread:
-        warnings.warn(f"{root} has {other}", stacklevel=3)
+        warn_caller(f"{root} has {other}")
     _warn_of_empty_folders(root, found, by_folder)
     return found
 
@@ -228,10 +228,9 @@ def _warn_of_other_folders(root: Path) -> None:
     """Warn of folders next to the folder train that are not read."""
     folders = sorted(path.name for path in root.glob("[!.]*") if path.is_dir())
     if others := [name for name in folders if name not in ("train", "test")]:
-        warnings.warn(
+        warn_caller(
             f"{root} has a folder train, so only train and test are read; left out: "
-            f"{first_names(others)}",
-            stacklevel=3,
+            f"{first_names(others)}"
         )
 
 
@@ -246,8 +245,7 @@ def _warn_of_empty_folders(root: Path, found: Sequence[_Image], by_folder: bool)
         if (root / path).is_dir() and not any(part.startswith(".") for part in path.parts)
     )
     if empty:
-        warnings.warn(
+        warn_caller(
             f"folders in {root} contain no images and are left out: {first_names(empty)} (links "
-            f"are not followed; images are {', '.join(FORMATS)} files)",
-            stacklevel=4,
+            f"are not followed; images are {', '.join(FORMATS)} files)"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -34,6 +33,7 @@ from perdure.streams.layout import (
 )
 from perdure.streams.stream import Stream
 from perdure.streams.table_encoder import TableEncoder, missing_values, warn_of_scales
+from perdure.user_code import warn_caller
 
 MANY_CLASSES = 100
 FEW_ROWS = 10
@@ -79,7 +79,7 @@ def from_table(
         target: Column with the class.
         features: Columns to use as inputs; by default all that have no other purpose. A column
             without a name, such as the row numbers that pandas writes, must be listed. A column
-            of integers that increases from row to row produces a warning.
+            of integers that increases from row to row produces a warning, unless it is listed.
         categorical: Columns with numbers, dates, or numbers and text that are categories. Dates as
             text, and text among numbers, produce a warning in other columns.
         tasks: A column, whose values are the tasks in the order in which they first appear; or the
@@ -163,9 +163,10 @@ def from_table(
     n = len(columns[target])
     if not n:
         raise ValueError("the table has no rows")
-    for column in used:
-        if increases_by_row(columns[column]):
-            _warn_of_order(column, encoder)
+    if features is None and encoder is None and test is None:
+        for column in used:
+            if increases_by_row(columns[column]):
+                _warn_of_order(column)
     texts = texts_of(columns[target], target)
     known_classes = () if encoder is None else encoder.class_names
     classes = _classes(texts, known_classes)
@@ -267,14 +268,12 @@ def _find_gaps(
     return found
 
 
-def _warn_of_order(column: str, encoder: Encoder | None) -> None:
+def _warn_of_order(column: str) -> None:
     """Warn of a column that shows the position of a row in the table."""
-    remedy = "leave it out of features" if encoder is None else "create a new encoder without it"
-    warnings.warn(
-        f"column {column!r} increases from row to row, like row numbers, identifiers or times; a "
-        "network can learn the class of a row from its position, and tests are then too "
-        f"optimistic: {remedy}, unless it is meant as an input",
-        stacklevel=3,
+    warn_caller(
+        f"column {column!r} increases from row to row, like row numbers, identifiers or times; if "
+        "the rows are sorted by class, a network can learn the class from it, and tests are then "
+        "too optimistic: pass features without it, or with it if it is meant as an input"
     )
 
 
@@ -314,15 +313,14 @@ def _check_numbers(
         problem = f"the target {target!r} has {len(classes)} numbers, some with fractions, and "
         if len(rows) > len(labels) / 2:
             raise ValueError(problem + no_quantities)
-        warnings.warn(problem + no_quantities, stacklevel=3)
+        warn_caller(problem + no_quantities)
     elif tested and len(rows) == len(labels):
         raise ValueError(
             f"the target {target!r} has a different number in each of the {len(labels)} rows, and "
             f"{no_quantities}, and a class needs two rows to be tested"
         )
     elif len(rows) > MANY_CLASSES and (rows < FEW_ROWS).float().mean() > 0.5:
-        warnings.warn(
+        warn_caller(
             f"the target {target!r} has {len(rows)} different numbers, most of them in fewer than "
-            f"{FEW_ROWS} rows, and {no_quantities}",
-            stacklevel=3,
+            f"{FEW_ROWS} rows, and {no_quantities}"
         )

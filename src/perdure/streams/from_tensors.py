@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import warnings
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from functools import partial
@@ -21,6 +20,7 @@ from perdure.streams.holdout import as_ids
 from perdure.streams.pairs import Pair, as_tensor, check_samples, make_tests
 from perdure.streams.stream import Augment, Normaliser, Stream, Task, Test, checksum_of, rows_of
 from perdure.structures import Inputs, shapes
+from perdure.user_code import warn_caller
 
 Array: TypeAlias = Tensor | npt.NDArray[Any]
 MAX_MISSING = 10_000
@@ -156,7 +156,7 @@ def _check_gaps(labels: Tensor, classes: int) -> None:
     )
     if count > MAX_MISSING:
         raise ValueError(problem)
-    warnings.warn(problem, UserWarning, stacklevel=3)
+    warn_caller(problem)
 
 
 def _warn_of_unused(
@@ -167,11 +167,9 @@ def _warn_of_unused(
     unused = {c: n for c, n in zip(found.tolist(), counts.tolist(), strict=True) if c not in used}
     if unused:
         names = [class_names[c] if class_names else c for c in unused]
-        warnings.warn(
+        warn_caller(
             f"{sum(unused.values()):,} training samples are not used, because their classes are in "
-            f"no task: {first_names(names)}",
-            UserWarning,
-            stacklevel=3,
+            f"no task: {first_names(names)}"
         )
 
 
@@ -188,11 +186,9 @@ def _warn_of_untested(
         tested.update(np.unique(chosen.cpu().numpy()).tolist())
     if tests and found - tested:
         names = [class_names[c] if class_names else c for c in sorted(found - tested)]
-        warnings.warn(
+        warn_caller(
             f"no test has samples of class{'es' * (len(names) > 1)} {first_names(names)}; "
-            "accuracies do not cover them",
-            UserWarning,
-            stacklevel=3,
+            "accuracies do not cover them"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import warnings
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -18,6 +17,7 @@ from torch import Tensor
 
 from perdure.data.spec import OnProgress
 from perdure.streams.encoder import Encoder
+from perdure.user_code import warn_caller
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -163,11 +163,10 @@ def warn_of_low_values(peaks: Iterable[int], where: str) -> None:
     """Warn if all images with 16 bits use at most 12 of them; `peaks` are their largest values."""
     peak = max(peaks, default=MAX_12_BIT + 1)
     if peak <= MAX_12_BIT:
-        warnings.warn(
+        warn_caller(
             f"the largest value of the images with 16 bits in {where} is {peak}, so they have "
             f"{(peak >> 8) + 1} of 256 levels of gray; if they have 12 bits, multiply their values "
-            "by 16",
-            stacklevel=3,
+            "by 16"
         )
 
 

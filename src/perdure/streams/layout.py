@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from perdure.streams.encoder import Encoder, class_text, first_names, labels_of
 from perdure.streams.from_tensors import from_tensors
 from perdure.streams.holdout import hold_out
 from perdure.streams.stream import Stream, rows_of
+from perdure.user_code import warn_caller
 
 TEST_SHARE = 0.2
 """Share of the samples that are held out as tests unless the user says otherwise."""
@@ -107,10 +107,9 @@ class Layout:
 def warn_of_single_class(known: Sequence[str], classes: Sequence[str]) -> None:
     """Warn if the first data have a single class; `known` are the classes of earlier data."""
     if not known and len(classes) == 1:
-        warnings.warn(
+        warn_caller(
             f"the data have a single class, {classes[0]!r}; there is nothing to learn until a "
-            "learner with grow=True receives another class",
-            stacklevel=3,
+            "learner with grow=True receives another class"
         )
 
 
@@ -119,10 +118,9 @@ def warn_of_cases(known: Sequence[str], classes: Sequence[str], what: str) -> No
     cases = {name.casefold(): name for name in known}
     pairs = [(name, cases.setdefault(name.casefold(), name)) for name in classes[len(known) :]]
     if alike := [f"{name!r} and {other!r}" for name, other in pairs if name != other]:
-        warnings.warn(
+        warn_caller(
             f"{what} classes that differ only in case: {first_names(alike)}; if they are the same, "
-            "change the spelling",
-            stacklevel=3,
+            "change the spelling"
         )
 
 

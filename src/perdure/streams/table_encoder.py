@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -33,6 +32,7 @@ from perdure.streams.encoder import (
     first_names,
     places_of,
 )
+from perdure.user_code import warn_caller
 
 LIMIT = 10.0
 """Largest standardised value. A column that hardly varies in the first task may vary later, by
@@ -118,10 +118,9 @@ class _Categorical(Struct, frozen=True, tag_field="kind", tag="categorical"):
                 encoded[row, place] = 1.0
         unknown = ~gaps & ~encoded.any(axis=1)
         if len(texts) >= 20 and unknown.mean() > 0.5:
-            warnings.warn(
+            warn_caller(
                 f"column {self.name!r} has unknown categories in {unknown.mean():.0%} of the rows, "
-                f"such as {texts[unknown.argmax()]!r}; they are encoded as zeros",
-                stacklevel=3,
+                f"such as {texts[unknown.argmax()]!r}; they are encoded as zeros"
             )
         return encoded
 
@@ -205,11 +204,10 @@ class TableEncoder(Encoder, frozen=True, kw_only=True, tag="table"):
                     )
                 if doubt:
                     cause, remedy = doubt
-                    warnings.warn(
+                    warn_caller(
                         f"column {name!r} {cause}; every value becomes an input of its own, and "
                         f"later values are unknown: {remedy}, leave the column out of features, "
-                        "or list it as categorical",
-                        stacklevel=3,
+                        "or list it as categorical"
                     )
                 found.append(_Categorical(name, tuple(sorted(rows)), impute))
         found.sort(key=lambda column: isinstance(column, _Categorical))  # numeric columns first
@@ -295,17 +293,15 @@ def warn_of_scales(
     if first is None:
         remedy = "create a new encoder from rows with such values"
     if constant:
-        warnings.warn(
+        warn_caller(
             "columns that are constant in the first task and vary later cannot be standardised: "
-            f"{first_names(constant)}; rescale them, or {remedy}",
-            stacklevel=3,
+            f"{first_names(constant)}; rescale them, or {remedy}"
         )
     if clipped:
-        warnings.warn(
+        warn_caller(
             f"more than {CLIPPED_SHARE:.0%} of the values are set to the limit of {LIMIT:.0f} "
             f"standard deviations of the first task in the columns {first_names(clipped)}; rescale "
-            f"them, or {remedy}",
-            stacklevel=3,
+            f"them, or {remedy}"
         )
 
 
