@@ -91,9 +91,9 @@ def check_claims(collection: Collection) -> list[Claim]:
     """
     cases = [
         _Case(
-            comparison.name
-            if comparison.detail or not buffer
-            else f"{comparison.name}, buffer {buffer}",
+            f"{comparison.name}, buffer {buffer}"
+            if buffer and not comparison.detail
+            else comparison.name,
             comparison.by_method(buffer),
             [setting for setting in comparison.settings if setting.config.buffer == buffer],
         )

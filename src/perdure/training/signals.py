@@ -118,7 +118,7 @@ def graceful_stop(on_request: Callable[[], None] | None = None) -> Iterator[Stop
         with _call_on_arrival(on_request, handled) if on_request else contextlib.nullcontext():
             yield stop
     finally:
-        _handled.clear()
+        _handled.difference_update(handled)
         for signum, handler in previous.items():
             if handler is not None:  # None: not installed from Python
                 signal.signal(signum, handler)
