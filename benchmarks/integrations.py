@@ -20,7 +20,7 @@ from sklearn.datasets import load_breast_cancer, load_digits, load_wine
 from sklearn.model_selection import train_test_split
 
 from perdure.integrations import river, scikit_learn
-from perdure.results.table import Spread
+from perdure.results.verdict import Spread
 
 TABLES = {"digits": load_digits, "wine": load_wine, "breast cancer": load_breast_cancer}
 TABLE_SEEDS, STREAM_SEEDS = range(5), range(3)

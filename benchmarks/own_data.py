@@ -44,7 +44,7 @@ from torch.nn import functional as F
 import perdure
 from perdure.catalog import find_learner
 from perdure.records import Samples
-from perdure.results.table import Spread, signed
+from perdure.results.verdict import Spread, signed
 
 CHOOSE = ("fashion-mnist", "texture", "optdigits")
 REPORT = ("cifar10", "letter", "satimage", "penbased", "languages")

@@ -32,15 +32,15 @@ from perdure.experiment.grid import read_grid
 from perdure.presets import Figure, has_own_stream, published_code_figures, readme_figures
 from perdure.results import Spread, collect, verdict
 from perdure.results.claims import over_seeds
-from perdure.results.table import (
-    Setting,
+from perdure.results.table import Setting
+from perdure.results.terminal import ANALYSES
+from perdure.results.verdict import (
     figures_for,
     published_spread,
     published_texts,
     signed,
     spread_text,
 )
-from perdure.results.terminal import ANALYSES
 
 ROOT = Path(__file__).parents[1]
 NETWORKS = ("stable", "plastic", "working")

@@ -16,7 +16,7 @@ from typing import Any
 
 from make_results import ROOT, Row, published, read
 
-from perdure.results.table import TOLERANCE, signed, verdict
+from perdure.results.verdict import TOLERANCE, signed, verdict
 
 MARK = "<!-- all results -->"
 HEAD = ("method, buffer", "ours", "seeds", "published", "verdict", "how it was made")

@@ -31,7 +31,7 @@ from torch.optim import SGD, Adam, Optimizer
 
 from perdure import CLSER, ER, Learner
 from perdure.data import load
-from perdure.results.table import Spread
+from perdure.results.verdict import Spread
 
 HERE = Path(__file__).parent
 BEFORE = (300, 1000, 3000)

@@ -17,7 +17,7 @@ from statistics import fmean
 import numpy as np
 
 from perdure.results import Collection, collect
-from perdure.results.table import Spread
+from perdure.results.verdict import Spread
 
 HERE = Path(__file__).parent
 WEAK = 0.02

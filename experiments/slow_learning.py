@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.optim import SGD, Adam, Optimizer
 
 from perdure import CLSER, ER, Learner
-from perdure.results.table import Spread
+from perdure.results.verdict import Spread
 
 PASSES = (1, 2, 4, 8, 16)
 SEEDS = 5

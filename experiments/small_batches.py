@@ -32,7 +32,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from perdure import CLSER, ER, SGD, Learner
-from perdure.results.table import Spread
+from perdure.results.verdict import Spread
 
 HERE = Path(__file__).parent
 BENCHMARK = runpy.run_path(str(HERE.parent / "benchmarks" / "own_data.py"))

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.results import RunRecord
 from perdure.results.claims import Claim, Evidence, check_claims
-from perdure.results.table import Spread
+from perdure.results.verdict import Spread
 
 from .made import analysis, collection, record
 

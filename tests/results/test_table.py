@@ -16,15 +16,8 @@ from hypothesis import strategies as st
 from perdure.config import RunConfig, parse_seeds
 from perdure.presets import Figure, paper_figures
 from perdure.results.records import PrequentialResult, Timing
-from perdure.results.table import (
-    Spread,
-    group,
-    on_different_streams,
-    published_spread,
-    shared_name,
-    slug,
-    verdict,
-)
+from perdure.results.table import group, on_different_streams, shared_name, slug
+from perdure.results.verdict import Spread, published_spread, verdict
 from perdure.streams.gcil import MemoryDraws
 
 from . import made

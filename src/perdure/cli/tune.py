@@ -30,8 +30,8 @@ from perdure.experiment.progress import print_status
 from perdure.experiment.resolve import check_names
 from perdure.experiment.space import Space, check_space, default_space, fit_to_method, parse_space
 from perdure.files import make_folder
-from perdure.results.table import Spread
 from perdure.results.terminal import show
+from perdure.results.verdict import Spread
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial

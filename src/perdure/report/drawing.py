@@ -34,7 +34,7 @@ from perdure.report.charts import (
     Values,
 )
 from perdure.report.style import SETTINGS, TEXT, colour, inline
-from perdure.results.table import Spread
+from perdure.results.verdict import Spread
 
 Format = Literal["svg", "pdf"]
 _DASHES: dict[str, Any] = {

@@ -11,17 +11,14 @@ from perdure.config import RunConfig, method_title
 from perdure.presets import paper_figures
 from perdure.results.claims import Claim
 from perdure.results.table import (
-    TOLERANCE,
     Collection,
     Comparison,
     Section,
     Setting,
-    Spread,
     cut_short,
     on_different_streams,
-    published_spread,
-    signed,
 )
+from perdure.results.verdict import TOLERANCE, Spread, published_spread, signed
 
 AGREES = (
     f"Results agree if they differ by at most {TOLERANCE:g} percentage points or two standard "

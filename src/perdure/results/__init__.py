@@ -7,6 +7,6 @@ from perdure.results.records import read_run as read_run
 from perdure.results.table import Collection as Collection
 from perdure.results.table import Comparison as Comparison
 from perdure.results.table import Setting as Setting
-from perdure.results.table import Spread as Spread
 from perdure.results.table import collect as collect
-from perdure.results.table import verdict as verdict
+from perdure.results.verdict import Spread as Spread
+from perdure.results.verdict import verdict as verdict

@@ -10,7 +10,8 @@ from typing import Literal
 
 from perdure.evaluation import Flatness
 from perdure.results.records import RunRecord
-from perdure.results.table import Collection, Setting, Spread
+from perdure.results.table import Collection, Setting
+from perdure.results.verdict import Spread
 
 Outcome = Literal["supported", "contradicted", "inconclusive"]
 """What the numbers of one setting show."""

@@ -23,14 +23,8 @@ from perdure.results.claims import (
     over_seeds,
 )
 from perdure.results.records import printable
-from perdure.results.table import (
-    Collection,
-    Setting,
-    in_words,
-    published_spread,
-    published_texts,
-    spread_text,
-)
+from perdure.results.table import Collection, Setting, in_words
+from perdure.results.verdict import published_spread, published_texts, spread_text
 
 _MUCH_BETTER = 5
 """Difference in percentage points above which another network of a method is mentioned."""

@@ -134,7 +134,11 @@ def from_table(
         raise ValueError("give either test or test_share, not both")
     if encoder is not None and not isinstance(encoder, TableEncoder):
         raise ValueError(f"the encoder is of type {type(encoder).__name__}, not TableEncoder")
-    for argument, value in (("target", target), ("keep_together", keep_together or "")):
+    named = {
+        "target": target,
+        **({} if keep_together is None else {"keep_together": keep_together}),
+    }
+    for argument, value in named.items():
         if not isinstance(value, str):
             kind = type(value).__name__
             raise ValueError(f"{argument} is of type {kind}; expected the name of a column")
